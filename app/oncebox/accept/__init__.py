@@ -1,0 +1,1 @@
+"""From the wire to a durable row: read, verify, name, store."""

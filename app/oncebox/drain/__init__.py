@@ -1,0 +1,1 @@
+"""From a durable row to its effect: claim, deliver, settle."""

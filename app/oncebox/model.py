@@ -1,0 +1,190 @@
+"""The values that travel through the product. Frozen, without any input or output of their own."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from datetime import UTC, datetime
+from typing import TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from oncebox.headers import Headers
+
+T = TypeVar("T")
+
+MICROSECONDS = 1_000_000
+
+
+def moment(at: int) -> str:
+    """Unix microseconds as RFC 3339 UTC with microseconds: `2026-12-02T01:02:03.000004Z`."""
+    seconds, rest = divmod(at, MICROSECONDS)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:06d}Z"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
+    """What arrived, as a handler sees it. `body` is decoded, `raw` is what was on the wire."""
+
+    seq: int
+    source: str
+    id: str
+    type: str | None
+    received_at: datetime
+    headers: Headers
+    content_type: str
+    body: bytes
+    raw: bytes
+    run: int = 1
+    attempt: int = 1
+    parent: int | None = None
+    instance: str = ""
+
+    @property
+    def idempotency_key(self) -> str:
+        """Names this event for the other side of an effect that may happen twice."""
+        return f"{self.instance}:{self.source}:{self.id}"
+
+    def text(self) -> str:
+        """The body as text, by the charset of its content type (UTF-8 unless said), a byte order mark removed."""
+        return self.body.decode(charset(self.content_type)).removeprefix("\ufeff")
+
+    def json(self) -> object:
+        """The body as JSON; integers of any size are exact."""
+        return json.loads(self.text())
+
+    def form(self) -> dict[str, str]:
+        """The body as an urlencoded form; of a repeated field the last value."""
+        return dict(parse_qsl(self.body.decode("utf-8"), keep_blank_values=True))
+
+    def decode(self, shape: builtins.type[T]) -> T:
+        """The body as JSON, validated into a msgspec Struct; raises `msgspec.ValidationError` with the path."""
+        return msgspec.json.decode(self.text(), type=shape)
+
+
+def charset(content_type: str) -> str:
+    """The charset that a content type names, if Python knows it as a text encoding; else UTF-8."""
+    for part in content_type.split(";")[1:]:
+        name, _, value = part.strip().partition("=")
+        if name.lower() == "charset":
+            return known_charset(value.strip().strip('"'))
+    return "utf-8"
+
+
+def known_charset(name: str) -> str:
+    try:
+        b"".decode(name)
+    except (LookupError, ValueError):
+        return "utf-8"
+    return name
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What a sender is answered in place of the built-in receipt."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """One event on its way into the store; `body` is the wire, `body_hash` the SHA-256 of the decoded bytes.
+
+    `headers` come without credentials. `window` (microseconds, 0: for ever) bounds how long an id made from the body
+    absorbs equal bodies. `reject_conflict`: another body under the same id is an error instead of a replay.
+    """
+
+    source: str
+    id: str
+    type: str | None
+    received_at: int
+    headers: tuple[tuple[str, str], ...]
+    content_type: str
+    encoding: str | None
+    body: bytes
+    decoded: bytes
+    body_hash: bytes
+    verified: str
+    parent: int | None = None
+    reply: Reply | None = None
+    reject_conflict: bool = False
+    window: int = 0
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """The store's answer for one arrival: the receipt's facts, the first's for every replay."""
+
+    seq: int
+    received_at: int
+    reply: Reply | None
+    replayed: bool
+    conflict: bool = False
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """One delivery to be made of an event: the router's answer."""
+
+    target: str
+    order_key: str | None = None
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A delivery that is running now. (seq, target, run, attempt) names the attempt; a settle repeats it."""
+
+    event: Event
+    target: str
+    run: int
+    attempt: int
+    failures: int
+    suspect: int = 0
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that was turned away, kept so that a mistake of ours can be mended. No credential headers."""
+
+    source: str
+    at: int
+    slug: str
+    detail: str
+    method: str
+    url: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+class StagedWrites(msgspec.Struct, frozen=True):
+    """What an async handler wants written together with its mark: statements and emits, in order."""
+
+    statements: tuple[tuple[str, tuple[object, ...]] | Arrival, ...]
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """How an attempt ended and what becomes of its delivery.
+
+    `state` is done, pending (again at `due`) or dead; `outcome` ok, error, timeout, unreachable, refused or crashed.
+    Times are unix microseconds, `duration` microseconds. `failures` is the count that the schedule goes by.
+    """
+
+    seq: int
+    target: str
+    run: int
+    attempt: int
+    state: str
+    outcome: str
+    started_at: int
+    duration: int
+    now: int
+    due: int = 0
+    failures: int = 0
+    error: str | None = None
+
+
+def receipt(source: str, id: str, received_at: int) -> bytes:
+    """The built-in receipt, computed from the row alone. Its shape is frozen: replays are compared byte for byte."""
+    return msgspec.json.encode({"source": source, "id": id, "received_at": moment(received_at)})
+
+
+def event_headers(pairs: tuple[tuple[str, str], ...] | list[list[str]]) -> Headers:
+    """Stored header pairs as a case-insensitive mapping."""
+    return Headers((name, value) for name, value in pairs)
+

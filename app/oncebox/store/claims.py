@@ -1,0 +1,171 @@
+"""Claims: due deliveries become running attempts, on disk before they start; the sources of a target take turns."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from oncebox.model import Claimed, Event, event_headers
+from oncebox.store.books import Books
+from oncebox.encoding import decode
+from oncebox.store.statement import members, own
+
+SOURCES = 64
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+NEXT_SOURCE = own(
+    "select source from deliveries indexed by deliveries_due where state = 'pending' and suspect = 0 "
+    "and target = ? and lane = ? and source > ? order by source limit 1"
+)
+COLUMNS = (
+    "d.seq, d.target, d.source, d.run, d.attempts, d.failures, d.suspect, e.id, e.type, e.received_at, e.parent, "
+    "p.headers, p.content_type, p.encoding, p.body"
+)
+JOINS = "cross join events e on e.seq = d.seq left join payloads p on p.seq = d.seq"
+DUE = own(
+    f"select {COLUMNS} from deliveries d indexed by deliveries_due {JOINS} where d.state = 'pending' and d.suspect = 0 "
+    "and d.target = ? and d.lane = ? and d.source = ? and d.due <= ? order by d.due, d.seq limit ?"
+)
+SUSPECT = f"select {COLUMNS} from deliveries d indexed by deliveries_suspect {JOINS}"
+SUSPECT_TAIL = "and d.suspect > 0 and d.state = 'pending' and d.due <= ? order by d.due, d.seq limit 1"
+START = (
+    "update deliveries set state = 'running', attempts = attempts + 1, boot = ?, started_at = ?, alone = ? "
+    "where target = ? and seq in"
+)
+GIVE_BACK = own(
+    "update deliveries set state = 'pending', attempts = attempts - 1, boot = null, alone = 0 "
+    "where seq = ? and target = ? and run = ? and attempts = ? and state = 'running'"
+)
+FIRST = own(
+    "select due from deliveries indexed by deliveries_due where state = 'pending' and suspect = 0 "
+    "and target = ? and lane = ? and source = ? order by due limit 1"
+)
+FIRST_SUSPECT = "select min(due) from deliveries where state = 'pending' and target in"
+SET_ASIDE = own(
+    "update deliveries set state = 'dead', outcome = 'error', error = ?, processed_at = ? where seq = ? and target = ?"
+)
+
+Row = tuple[Any, ...]
+
+
+class Claims:
+    """Takes what is due of a target. Remembers which source came last, so that the next one begins."""
+
+    def __init__(self, boot: str, instance: str) -> None:
+        self.boot = boot
+        self.instance = instance
+        self._last: dict[tuple[str, int], str] = {}
+
+    def take(self, db: sqlite3.Connection, target: str, limit: int, now: int, books: Books) -> list[Claimed]:
+        """Up to `limit` due deliveries of a target, marked as running; live ones before reruns."""
+        found: list[Row] = []
+        for lane in (0, 1):
+            if len(found) < limit:
+                found += self._due(db, target, lane, limit - len(found), now)
+        return self._start(db, found, now, books, alone=False)
+
+    def take_suspect(
+        self, db: sqlite3.Connection, targets: Sequence[str], now: int, books: Books
+    ) -> Claimed | None:
+        """The oldest due delivery that a dead process left running, to be run alone."""
+        if not targets:
+            return None
+        sql = members(f"{SUSPECT} where d.target in", len(targets), SUSPECT_TAIL)
+        claimed = self._start(db, db.execute(sql, [*targets, now]).fetchall(), now, books, alone=True)
+        return claimed[0] if claimed else None
+
+    def next_due(self, db: sqlite3.Connection, targets: Sequence[str]) -> int | None:
+        """The earliest due time of what is pending for these targets."""
+        if not targets:
+            return None
+        dues = [self._first_due(db, target, lane) for target in targets for lane in (0, 1)]
+        suspect = db.execute(members(FIRST_SUSPECT, len(targets), "and suspect > 0"), list(targets)).fetchone()
+        return min((due for due in (*dues, suspect[0]) if due is not None), default=None)
+
+    def _first_due(self, db: sqlite3.Connection, target: str, lane: int) -> int | None:
+        firsts = [db.execute(FIRST, (target, lane, source)).fetchone() for source in self._turn(db, target, lane)]
+        return min((row[0] for row in firsts if row is not None), default=None)
+
+    def _due(self, db: sqlite3.Connection, target: str, lane: int, limit: int, now: int) -> list[Row]:
+        """Each source gets an equal share of the room, and what one leaves goes to the next."""
+        found: list[Row] = []
+        turn = self._turn(db, target, lane)
+        for position, source in enumerate(turn):
+            room = limit - len(found)
+            if room <= 0:
+                break
+            share = max(1, room // (len(turn) - position))
+            rows = db.execute(DUE, (target, lane, source, now, share)).fetchall()
+            if rows:
+                self._last[target, lane] = source
+            found += rows
+        return found
+
+    def _turn(self, db: sqlite3.Connection, target: str, lane: int) -> list[str]:
+        """The sources that have something pending, the one after the last served first."""
+        sources: list[str] = []
+        after = ""
+        while len(sources) < SOURCES:
+            row = db.execute(NEXT_SOURCE, (target, lane, after)).fetchone()
+            if row is None:
+                break
+            after = row[0]
+            sources.append(after)
+        last = self._last.get((target, lane), "")
+        return [s for s in sources if s > last] + [s for s in sources if s <= last]
+
+    def _start(
+        self, db: sqlite3.Connection, found: Sequence[Row], now: int, books: Books, *, alone: bool
+    ) -> list[Claimed]:
+        by_target: dict[str, list[object]] = {}
+        started: list[Claimed] = []
+        for row in found:
+            try:
+                started.append(claimed(row, self.instance))
+            except (ValueError, msgspec.MsgspecError) as error:
+                _set_aside(db, row, f"the stored event cannot be read: {error}", now, books)
+                continue
+            by_target.setdefault(row[1], []).append(row[0])
+            books.entries.moved(row[2], "pending", "running", now)
+        for target, seqs in by_target.items():
+            db.execute(members(START, len(seqs)), [self.boot, now, int(alone), target, *seqs])
+        return started
+
+
+def give_back(db: sqlite3.Connection, taken: Iterable[Claimed], now: int, books: Books) -> None:
+    """Claimed and not started: pending again, and the attempt does not count."""
+    for one in taken:
+        done = db.execute(GIVE_BACK, (one.event.seq, one.target, one.run, one.attempt))
+        if done.rowcount:
+            books.entries.moved(one.event.source, "running", "pending", now)
+
+
+def _set_aside(db: sqlite3.Connection, row: Row, why: str, now: int, books: Books) -> None:
+    """One unreadable row must not stop the others: it is dead, with the reason."""
+    db.execute(SET_ASIDE, (why, now, row[0], row[1]))
+    books.entries.moved(row[2], "pending", "dead", now)
+
+
+def claimed(row: Row, instance: str) -> Claimed:
+    """A row of the claim as the attempt that it starts."""
+    seq, target, source, run, attempts, failures, suspect, id, type, at, parent, headers, kind, encoding, raw = row
+    event = Event(
+        seq=seq,
+        source=source,
+        id=id,
+        type=type,
+        received_at=EPOCH + timedelta(microseconds=at),
+        headers=event_headers(msgspec.json.decode(headers) if headers else []),
+        content_type=kind or "",
+        body=decode(raw, encoding) if encoding else raw or b"",
+        raw=raw or b"",
+        run=run,
+        attempt=attempts + 1,
+        parent=parent,
+        instance=instance,
+    )
+    return Claimed(event, target, run, attempts + 1, failures, suspect)

@@ -1,0 +1,59 @@
+"""Recovery: what a dead process left running. Suspects, not convicts."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from oncebox.store.books import Books
+from oncebox.store.statement import own
+
+DEATHS = 3
+REST = 5_000_000
+
+LEFT = own(
+    "select seq, target, source, run, attempts, suspect, alone, started_at from deliveries "
+    "where state = 'running' and boot is not ? order by seq"
+)
+RECOVER = own(
+    "update deliveries set state = ?, suspect = ?, alone = 0, boot = null, due = ?, outcome = ?, error = ?, "
+    "processed_at = ? where seq = ? and target = ?"
+)
+RECORD = own(
+    "insert or replace into attempts (seq, target, run, number, started_at, outcome, detail) "
+    "values (?, ?, ?, ?, ?, 'crashed', 'the process ended while this attempt was running')"
+)
+POISON = "poison: the process died {deaths} times while this attempt was running, {alone} of them with nothing beside it"
+
+
+def recover(
+    db: sqlite3.Connection, boot: str, python_targets: Sequence[str], now: int, books: Books
+) -> int:
+    """Deliveries left running by another boot become pending; the number of suspects among them.
+
+    Only Python handlers can take the process with them. A first death may be a neighbour's, or somebody's `kill -9`:
+    the delivery runs alone next time. Only deaths while alone count, and after one of those it rests before it is tried
+    again, so that a series of restarts does not convict it.
+    """
+    suspects = 0
+    for row in db.execute(LEFT, (boot,)).fetchall():
+        seq, target, source, run, attempts, suspect, alone, started_at = row
+        db.execute(RECORD, (seq, target, run, attempts, started_at or now))
+        deaths = verdict(suspect, alone=bool(alone)) if target in python_targets else 0
+        if deaths >= DEATHS:
+            why = POISON.format(deaths=deaths, alone=deaths - 1)
+            db.execute(RECOVER, ("dead", 0, now, "crashed", why, now, seq, target))
+            books.entries.moved(source, "running", "dead", now)
+            continue
+        due = now + REST if deaths > 1 else now
+        db.execute(RECOVER, ("pending", deaths, due, "crashed", None, None, seq, target))
+        books.entries.moved(source, "running", "pending", now)
+        suspects += deaths > 0
+    return suspects
+
+
+def verdict(suspect: int, *, alone: bool) -> int:
+    """The deaths that count after one more: the first makes a suspect, later ones count only while alone."""
+    if suspect == 0:
+        return 1
+    return suspect + 1 if alone else suspect

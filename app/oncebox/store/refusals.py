@@ -1,0 +1,51 @@
+"""Refusals: requests that were turned away, in a ring: bounded per source, in bytes and in age."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from oncebox.model import Refused
+from oncebox.store.books import Books
+from oncebox.store.statement import own
+
+PER_SOURCE = 200
+TOTAL_BYTES = 16 << 20
+AGE = 7 * 86_400 * 1_000_000
+
+KEEP = own(
+    "insert into refused (source, at, slug, detail, method, url, headers, body) values (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+TRIM_SOURCE = own(
+    "delete from refused where source = ? and n <= "
+    "(select n from refused where source = ? order by n desc limit 1 offset ?)"
+)
+TRIM_AGE = own("delete from refused where at < ?")
+SIZES = own("select n, length(body) + length(headers) + length(url) from refused order by n desc")
+TRIM_BYTES = own("delete from refused where n <= ?")
+
+
+def keep(
+    db: sqlite3.Connection, refused: Sequence[Refused], counts: Mapping[tuple[str, str], int], now: int, books: Books
+) -> None:
+    """Add to the ring, cut it back to its bounds, and count every refusal, kept or not."""
+    for r in refused:
+        row = (r.source, r.at, r.slug, r.detail, r.method, r.url, msgspec.json.encode(r.headers), r.body)
+        db.execute(KEEP, row)
+    for source in {r.source for r in refused}:
+        db.execute(TRIM_SOURCE, (source, source, PER_SOURCE))
+    db.execute(TRIM_AGE, (now - AGE,))
+    _trim_bytes(db)
+    for (source, slug), count in counts.items():
+        books.entries.added(source, f"refused:{slug}", now, count=count)
+
+
+def _trim_bytes(db: sqlite3.Connection) -> None:
+    size = 0
+    for n, length in db.execute(SIZES).fetchall():
+        size += length
+        if size > TOTAL_BYTES:
+            db.execute(TRIM_BYTES, (n,))
+            return

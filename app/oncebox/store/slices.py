@@ -1,0 +1,204 @@
+"""Slices: a few milliseconds of transactional handlers in one transaction, each under a savepoint of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from oncebox.model import Claimed, Settled
+from oncebox.store import Runner
+from oncebox.store.books import Books, Entries
+from oncebox.store.claims import Claims, give_back
+from oncebox.store.guard import Guard
+from oncebox.store.routing import Routing
+from oncebox.store.settles import settle
+from oncebox.store.statement import BEGIN, COMMIT, RELEASE, ROLLBACK_TO, SAVEPOINT
+from oncebox.store.transaction import HandlerTransaction, hold_to
+
+SLICE = 0.005
+HELD = 64
+BROKEN = "the handler's SQL ended the transaction (such as by `insert or rollback`); nothing of it was kept"
+
+
+class Done(msgspec.Struct):
+    """What one slice came to: attempts that ended, targets that got new deliveries, and whether something is left."""
+
+    settled: list[Settled]
+    targets: set[str]
+    more: bool
+
+
+class Slices:
+    """Claims for the next slice commit together with the settling of this one, so an attempt is on disk before it
+    starts and a slice costs one commit."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        claims: Claims,
+        books: Books,
+        routing: Routing,
+        guard: Guard,
+        paused: Callable[[str], bool],
+        *,
+        sync_timeout: float = 1.0,
+    ) -> None:
+        self.busy_since: float | None = None
+        self.running: Claimed | None = None
+        self._db = db
+        self._claims = claims
+        self._books = books
+        self._routing = routing
+        self._guard = guard
+        self._paused = paused
+        self._sync_timeout = sync_timeout
+        self._held: list[Claimed] = []
+
+    def process(self, targets: Sequence[str], runner: Runner, now: Callable[[], int]) -> Done:
+        """Run what is held, settle it, hold what is due next. Raises sqlite3.Error when the disk fails."""
+        self._drop_paused(targets, now())
+        if not self._held:
+            self._hold(targets, now())
+        batch, self._held = self._held, []
+        done = Done([], set(), more=False)
+        try:
+            if batch:
+                self._run_apart(self._run_together(batch, runner, targets, now, done), runner, now, done)
+        except sqlite3.Error:
+            self._keep(batch, done)
+            raise
+        done.more = bool(self._held)
+        return done
+
+    def run_alone(self, suspect: Claimed, runner: Runner, now: Callable[[], int]) -> Done:
+        """Run one delivery in a transaction of its own."""
+        done = Done([], set(), more=False)
+        self._run_apart([suspect], runner, now, done)
+        return done
+
+    def give_back(self, now: int) -> None:
+        """Release what is held and has not started: the process stops."""
+        held, self._held = self._held, []
+        if held:
+            self._db.execute(BEGIN)
+            give_back(self._db, held, now, self._books)
+            self._commit()
+
+    def _hold(self, targets: Sequence[str], now: int) -> None:
+        self._db.execute(BEGIN)
+        self._held = self._claim(targets, now)
+        self._commit()
+
+    def _claim(self, targets: Sequence[str], now: int) -> list[Claimed]:
+        """The targets share the room; what the first ones leave goes to the others."""
+        found: list[Claimed] = []
+        for position, target in enumerate(targets):
+            room = HELD - len(found)
+            if room > 0 and not self._paused(target):
+                share = max(1, room // (len(targets) - position))
+                found += self._claims.take(self._db, target, share, now, self._books)
+        return found
+
+    def _drop_paused(self, targets: Sequence[str], now: int) -> None:
+        unwanted = [c for c in self._held if self._paused(c.target) or c.target not in targets]
+        if unwanted:
+            self._held = [c for c in self._held if c not in unwanted]
+            self._db.execute(BEGIN)
+            give_back(self._db, unwanted, now, self._books)
+            self._commit()
+
+    def _run_together(
+        self, batch: list[Claimed], runner: Runner, targets: Sequence[str], now: Callable[[], int], done: Done
+    ) -> list[Claimed]:
+        """The batch in one transaction. What a broken transaction takes with it is returned, to be done apart."""
+        db = self._db
+        db.execute(BEGIN)
+        until = time.monotonic() + SLICE
+        ended: list[Settled] = []
+        woken: set[str] = set()
+        for position, claimed in enumerate(batch):
+            settled, emitted = self._run_one(claimed, runner, now())
+            if not db.in_transaction:
+                self._books.forget()
+                return self._after_a_break(batch, position, settled, now, done)
+            woken |= emitted
+            ended.append(settled)
+            if time.monotonic() > until or settled.outcome == "timeout":
+                self._held = batch[position + 1 :]
+                break
+        for settled in ended:
+            settle(db, settled, self._books)
+        if not self._held:
+            self._held = self._claim(targets, now())
+        self._commit()
+        done.settled += ended
+        done.targets |= woken
+        return []
+
+    def _after_a_break(
+        self, batch: list[Claimed], position: int, settled: Settled, now: Callable[[], int], done: Done
+    ) -> list[Claimed]:
+        """The transaction is gone, with the work of all before. Who overran has been judged; who broke it shows
+        itself when it is run apart."""
+        self._held = batch[position + 1 :]
+        if settled.outcome != "timeout":
+            return batch[: position + 1]
+        self._settle_apart(settled, done)
+        return batch[:position]
+
+    def _run_apart(self, batch: Sequence[Claimed], runner: Runner, now: Callable[[], int], done: Done) -> None:
+        for claimed in batch:
+            self._db.execute(BEGIN)
+            settled, emitted = self._run_one(claimed, runner, now())
+            if self._db.in_transaction:
+                settle(self._db, settled, self._books)
+                self._commit()
+                done.settled.append(settled)
+                done.targets |= emitted
+                continue
+            self._books.forget()
+            if settled.outcome != "timeout":
+                settled = runner.failed(claimed, "error", BROKEN, settled.started_at, settled.duration)
+            self._settle_apart(settled, done)
+
+    def _settle_apart(self, settled: Settled, done: Done) -> None:
+        self._db.execute(BEGIN)
+        settle(self._db, settled, self._books)
+        self._commit()
+        done.settled.append(settled)
+
+    def _run_one(self, claimed: Claimed, runner: Runner, now: int) -> tuple[Settled, set[str]]:
+        """One handler under a savepoint: what it wrote stays only if it is done."""
+        db, books = self._db, self._books
+        before, books.entries = books.entries, Entries()
+        db.execute(SAVEPOINT)
+        view = HandlerTransaction(db, self._guard, books, self._routing, parent=claimed.event.seq, now=now)
+        hold_to(self._guard, self._sync_timeout)
+        self.running, self.busy_since = claimed, time.monotonic()
+        try:
+            settled = runner.run(claimed, view)
+        finally:
+            self.running, self.busy_since = None, None
+            view.end()
+        if not db.in_transaction:
+            return settled, set()
+        if settled.state == "done":
+            before.update(books.entries)
+        else:
+            db.execute(ROLLBACK_TO)
+        db.execute(RELEASE)
+        books.entries = before
+        return settled, view.targets if settled.state == "done" else set()
+
+    def _commit(self) -> None:
+        self._books.save(self._db)
+        self._db.execute(COMMIT)
+
+    def _keep(self, batch: Sequence[Claimed], done: Done) -> None:
+        """The file refused a write: what has not been settled is still ours, and is run when the file is well again."""
+        ended = {(s.seq, s.target) for s in done.settled}
+        waiting = {(c.event.seq, c.target) for c in self._held}
+        self._held = [c for c in batch if (c.event.seq, c.target) not in ended | waiting] + self._held

@@ -1,0 +1,254 @@
+"""SQLite: the Store in one file."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import aiosqlite
+import anyio
+
+from oncebox.model import Arrival, Claimed, Refused, Settled, StagedWrites, Stored
+from oncebox.store import Runner, Transaction, refusals
+from oncebox.store.books import Books
+from oncebox.store.care import Care
+from oncebox.store.claims import Claims, give_back
+from oncebox.store.guard import Guard
+from oncebox.store.lock import Lock
+from oncebox.store.migrations import connect
+from oncebox.store.pauses import Pauses
+from oncebox.store.readers import Readers
+from oncebox.store.recovery import recover
+from oncebox.store.routing import Router, Routing, nowhere
+from oncebox.store.settles import current, settle
+from oncebox.store.slices import Done, Slices
+from oncebox.store.staged import apply
+from oncebox.store.statement import BEGIN, COMMIT, own
+from oncebox.store.thread import on_thread
+from oncebox.store.transaction import HandlerTransaction
+from oncebox.store.writer import Writer
+
+T = TypeVar("T")
+
+def _ignore(_targets: set[str]) -> None:
+    return
+
+
+@asynccontextmanager
+async def open_store(
+    path: Path,
+    *,
+    router: Router = nowhere,
+    internal: frozenset[str] = frozenset(),
+    woken: Callable[[set[str]], None] = _ignore,
+    queue: int = 1000,
+    checkpoint: float = 30.0,
+    sync_timeout: float = 1.0,
+    durability: str = "full",
+) -> AsyncIterator[SQLiteStore]:
+    """Lock and open the file for as long as the block lasts; on leaving it, finish what was accepted and close.
+
+    Raises Locked, Unwritable, SchemaTooNew, StoreError.
+    """
+    lock = Lock(path)
+    lock.acquire()
+    try:
+        store = SQLiteStore(lock, Routing(router, internal))
+        await store.open(woken, queue, checkpoint, sync_timeout, durability)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(store.writer.run)
+                try:
+                    yield store
+                finally:
+                    store.writer.close()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await store.close()
+    finally:
+        lock.release()
+
+
+class SQLiteStore:
+    """One file, one writer, a few readers. Made by `open_store`."""
+
+    writer: Writer
+
+    def __init__(self, lock: Lock, routing: Routing) -> None:
+        self.lock = lock
+        self.path = lock.database
+        self.routing = routing
+        self.boot = secrets.token_hex(8)
+        self.instance = ""
+        self.pauses = Pauses()
+        self._readers = Readers(self.path)
+
+    async def open(
+        self, woken: Callable[[set[str]], None], queue: int, checkpoint: float, sync_timeout: float, durability: str
+    ) -> None:
+        """Open the connections and read the few facts that are kept in memory."""
+        self._db = await aiosqlite.Connection(lambda: connect(self.path, durability), 64)
+        try:
+            await on_thread(self._db, self._begin, sync_timeout, checkpoint)
+            await self._readers.open()
+        except BaseException:
+            await self.close()
+            raise
+        self.writer = Writer(
+            self._db, self._raw, self.books, self.routing, queue=queue, care=self.care, woken=woken
+        )
+
+    def _begin(self, sync_timeout: float, checkpoint: float) -> None:
+        self._raw = self._db._conn
+        facts = dict(self._raw.execute(own("select name, value from meta")).fetchall())
+        self.instance = facts["instance"]
+        self.generation = facts["generation"]
+        self.clean = bool(facts["clean"])
+        self.books = Books(facts["next_seq"])
+        self.care = Care(self.path, self.books, checkpoint=checkpoint)
+        self.pauses.load(self._raw)
+        self.guard = Guard(self._raw)
+        self.claims = Claims(self.boot, self.instance)
+        self.slices = Slices(
+            self._raw,
+            self.claims,
+            self.books,
+            self.routing,
+            self.guard,
+            self.pauses.__contains__,
+            sync_timeout=sync_timeout,
+        )
+        self._raw.execute(own("update meta set value = 0 where name = 'clean'"))
+        self.lock.announce("", self.boot)
+
+    async def accept(self, arrivals: Sequence[Arrival]) -> list[Stored]:
+        """Store the arrivals or find the ones they repeat. Raises Overloaded, StorageFull, IdConflict."""
+        return await self.writer.accept(arrivals)
+
+    async def claim(self, target: str, limit: int, now: int) -> list[Claimed]:
+        """Mark up to `limit` due deliveries of a target as running, its sources in turn, live ones before reruns."""
+        if target in self.pauses or limit < 1:
+            return []
+        return await self.writer.submit(lambda db: self.claims.take(db, target, limit, now, self.books))
+
+    async def claim_suspect(self, targets: Sequence[str], now: int) -> Claimed | None:
+        """Mark the oldest due delivery that was running when the process died; it must be run alone."""
+        awake = [target for target in targets if target not in self.pauses]
+        return await self.writer.submit(lambda db: self.claims.take_suspect(db, awake, now, self.books))
+
+    async def settle(
+        self, settled: Settled, staged: StagedWrites | None = None, otherwise: Settled | None = None
+    ) -> bool:
+        """Write how an attempt ended, with its staged writes in one savepoint; if those fail, `otherwise` is written
+        in its place with the reason. False: the attempt is no longer the current one and nothing was written."""
+        if staged is None or not staged.statements:
+            return await self.writer.submit(lambda db: settle(db, settled, self.books))
+        return await self.writer.slice(lambda db: self._settle_staged(db, settled, staged, otherwise or settled))
+
+    def _settle_staged(
+        self, db: sqlite3.Connection, settled: Settled, staged: StagedWrites, otherwise: Settled
+    ) -> bool:
+        db.execute(BEGIN)
+        if not current(db, settled):
+            db.execute(own("rollback"))
+            return False
+        view = self._view(db, settled.seq, settled.now)
+        outcome = apply(db, view, staged, settled, otherwise, self.books)
+        if not db.in_transaction:
+            self.books.forget()
+            db.execute(BEGIN)
+        settle(db, outcome, self.books)
+        self.books.save(db)
+        db.execute(COMMIT)
+        if outcome is settled and view.targets:
+            self.writer.tell(view.targets)
+        return True
+
+    async def process(self, targets: Sequence[str], runner: Runner, now: Callable[[], int]) -> Done:
+        """Run one slice (about 5 ms) of due deliveries of transactional targets. `more`: something is still due."""
+        done = await self.writer.slice(lambda _: self.slices.process(targets, runner, now))
+        self.writer.tell(done.targets)
+        return done
+
+    async def process_alone(self, suspect: Claimed, runner: Runner, now: Callable[[], int]) -> Done:
+        """Run one claimed suspect of a transactional target in a transaction of its own."""
+        done = await self.writer.slice(lambda _: self.slices.run_alone(suspect, runner, now))
+        self.writer.tell(done.targets)
+        return done
+
+    async def release(self, claimed: Sequence[Claimed], now: int) -> None:
+        """Give back deliveries that were claimed and not started; the attempt does not count."""
+        await self.writer.submit(lambda db: give_back(db, claimed, now, self.books))
+
+    async def release_held(self, now: int) -> None:
+        """Give back what the next slice would have run."""
+        await self.writer.slice(lambda _: self.slices.give_back(now))
+
+    async def next_due(self, targets: Sequence[str]) -> int | None:
+        """When the next pending delivery (suspects too) of these targets is due, in unix microseconds."""
+        awake = [target for target in targets if target not in self.pauses]
+        return await self.writer.submit(lambda db: self.claims.next_due(db, awake))
+
+    async def recover(self, python_targets: Sequence[str], now: int) -> int:
+        """Make deliveries that a dead process left running pending again; the number of suspects among them."""
+        return await self.writer.submit(lambda db: recover(db, self.boot, python_targets, now, self.books))
+
+    async def pause(self, target: str, why: str, now: int) -> None:
+        """Start nothing more for a target until it is resumed."""
+        await self.writer.submit(lambda db: self.pauses.add(db, target, why, now))
+
+    async def resume(self, target: str) -> bool:
+        """Undo a pause; False if there was none."""
+        resumed = await self.writer.submit(lambda db: self.pauses.remove(db, target))
+        self.writer.tell({target})
+        return resumed
+
+    async def paused(self) -> dict[str, str]:
+        """Paused targets and why."""
+        return self.pauses.reasons()
+
+    async def refuse(self, refused: Sequence[Refused], counts: Mapping[tuple[str, str], int], now: int) -> None:
+        """Keep refused requests in their bounded ring and add (source, slug) counts to the books."""
+        await self.writer.submit(lambda db: refusals.keep(db, refused, counts, now, self.books))
+
+    async def write(self, work: Callable[[Transaction], T], now: int = 0) -> T:
+        """Run a function in one transaction of its own on the writer: set-up of handlers, writes of a host."""
+        return await self.writer.slice(lambda db: self._write(db, work, now))
+
+    def _write(self, db: sqlite3.Connection, work: Callable[[Transaction], T], now: int) -> T:
+        db.execute(BEGIN)
+        view = self._view(db, None, now)
+        try:
+            result = work(view)
+        finally:
+            view.end()
+        self.books.save(db)
+        db.execute(COMMIT)
+        self.writer.tell(view.targets)
+        return result
+
+    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a short query function on a read-only connection."""
+        return await self._readers.read(query)
+
+    async def close(self) -> None:
+        """Write what waits, checkpoint, mark the file clean, close; the readers go first."""
+        try:
+            await self._readers.close()
+            await on_thread(self._db, self._end)
+        finally:
+            await self._db.close()
+
+    def _end(self) -> None:
+        self.care.flush(self._raw)
+        self._raw.execute(own("update meta set value = 1 where name = 'clean'"))
+        self.care.truncate(self._raw)
+
+    def _view(self, db: sqlite3.Connection, parent: int | None, now: int) -> HandlerTransaction:
+        self.guard.deadline = float("inf")
+        return HandlerTransaction(db, self.guard, self.books, self.routing, parent=parent, now=now)

@@ -1,0 +1,119 @@
+"""Transaction: what a handler writes with, inside the transaction that also marks its delivery done."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from oncebox.emit import emission
+from oncebox.errors import EmitError, ForbiddenSQL
+from oncebox.model import Arrival
+from oncebox.store import Params, Row
+from oncebox.store.accepts import insert, look_up
+from oncebox.store.books import Books
+from oncebox.store.guard import Guard
+from oncebox.store.routing import Routing
+from oncebox.store.statement import own
+
+DEPTH = 20
+DEEP = own(
+    "with recursive up (seq, depth) as (select ?, 1 union all select e.parent, up.depth + 1 from up "
+    "join events e on e.seq = up.seq where e.parent is not null and up.depth <= ?) select max(depth) from up"
+)
+
+
+class HandlerTransaction:
+    """One handler's view of the file. It is dead once the handler has returned, so that it cannot be kept."""
+
+    def __init__(
+        self, db: sqlite3.Connection, guard: Guard, books: Books, routing: Routing, *, parent: int | None, now: int
+    ) -> None:
+        self.targets: set[str] = set()
+        self._db = db
+        self._guard = guard
+        self._books = books
+        self._routing = routing
+        self._parent = parent
+        self._now = now
+        self._open = True
+
+    def execute(self, sql: str, params: Params = ()) -> list[Row]:
+        """Run one statement; the rows come back read. Raises ForbiddenSQL for what belongs to the inbox."""
+        return self._run(sql, params, many=False).fetchall()
+
+    def executemany(self, sql: str, params: Iterable[Params]) -> int:
+        """Run one statement for each set of parameters; the number of rows changed."""
+        return self._run(sql, params, many=True).rowcount
+
+    def emit(
+        self,
+        source: str,
+        *,
+        id: str,
+        type: str | None = None,
+        body: object = b"",
+        headers: dict[str, str] | None = None,
+    ) -> bool:
+        """Write a new event into an internal source; False if that id was there already."""
+        return self.add(emission(source, id, type, body, headers, self._parent, self._now))
+
+    def add(self, arrival: Arrival) -> bool:
+        """Write an emitted event with its deliveries. Raises EmitError for a source that is not internal."""
+        self._refuse_ended()
+        self._refuse_source(arrival.source)
+        if look_up(self._db, [[arrival]]):
+            return False
+        self._refuse_loop()
+        self.targets |= insert(self._db, [(self._books.number(), arrival)], self._books, self._routing)
+        return True
+
+    def end(self) -> None:
+        """Nothing can be written through this object any more."""
+        self._open = False
+
+    def _run(self, sql: str, params: object, *, many: bool) -> sqlite3.Cursor:
+        self._refuse_ended()
+        guard = self._guard
+        guard.check_text(sql)
+        guard.on, guard.reason = True, ""
+        try:
+            cursor = self._db.executemany(sql, params) if many else self._db.execute(sql, params)  # type: ignore[arg-type]  # the handler's own
+        except sqlite3.DatabaseError as error:
+            if guard.reason:
+                raise ForbiddenSQL(f"handlers may not use {guard.reason}") from error
+            raise
+        finally:
+            guard.on = False
+        if guard.reshaped:
+            guard.check_shape()
+        return cursor
+
+    def _refuse_ended(self) -> None:
+        if not self._open:
+            raise ForbiddenSQL("this transaction has ended with its handler; do all writes before the handler returns")
+        if not self._db.in_transaction:
+            raise ForbiddenSQL("the handler's SQL has ended the transaction (such as by `insert or rollback`)")
+
+    def _refuse_source(self, source: str) -> None:
+        if source in self._routing.internal:
+            return
+        close = get_close_matches(source, self._routing.internal, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise EmitError(
+            f"cannot emit into {source!r}: it is not an internal source that something listens to{hint} "
+            "(an internal source is one that only handlers and routes mention, or that says `internal = true`)"
+        )
+
+    def _refuse_loop(self) -> None:
+        if self._parent is None:
+            return
+        (depth,) = self._db.execute(DEEP, (self._parent, DEPTH)).fetchone()
+        if depth >= DEPTH:
+            raise EmitError(f"emit loop: this event would be more than {DEPTH} emits away from what arrived")
+
+
+def hold_to(guard: Guard, seconds: float) -> None:
+    """From now on, a handler's running SQL is interrupted after so many seconds."""
+    guard.deadline = time.monotonic() + seconds

@@ -1,0 +1,312 @@
+"""Writer: the only thing that submits work to the connection that writes, one transaction as one call at a time.
+
+Never a chain of awaits: a cancelled await still runs its statement, and the transaction would stay open for everyone.
+Order of service: accepts, then settles and claims, then one slice of handlers, then one step of care.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import aiosqlite
+import msgspec
+
+from oncebox.errors import Overloaded, StorageFull, StoreError
+from oncebox.model import Arrival, Stored
+from oncebox.store import accepts
+from oncebox.store.books import Books
+from oncebox.store.care import Care
+from oncebox.store.faults import is_busy, is_of_the_disk
+from oncebox.store.routing import Routing
+from oncebox.store.statement import BEGIN, COMMIT, ROLLBACK
+from oncebox.store.thread import on_thread
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], Any]
+
+GROUP = 256
+GROUP_BYTES = 16 << 20
+WAITING_BYTES = 64 << 20
+BUSY_PATIENCE = 5.0
+BUSY_PAUSE = 0.02
+TRIAL = 1.0
+CARE = 1.0
+
+log = logging.getLogger("oncebox.store")
+
+
+class Waiting(msgspec.Struct):
+    """A request that waits for its commit."""
+
+    arrivals: Sequence[Arrival]
+    size: int
+    since: float
+    future: asyncio.Future[list[Stored]]
+
+
+class Job(msgspec.Struct):
+    """A piece of work that waits for its turn."""
+
+    work: Work
+    future: asyncio.Future[Any]
+
+
+class Broken(StoreError):
+    """Work ended the transaction that it shared."""
+
+
+class Writer:
+    """One loop, one job at a time. `woken` is told the targets that got deliveries, after each commit."""
+
+    def __init__(
+        self,
+        db: aiosqlite.Connection,
+        raw: sqlite3.Connection,
+        books: Books,
+        routing: Routing,
+        *,
+        queue: int,
+        care: Care,
+        woken: Callable[[set[str]], None],
+    ) -> None:
+        self.trouble = ""
+        self._db, self._raw, self._books, self._routing = db, raw, books, routing
+        self._queue, self._woken, self._care = queue, woken, care
+        self._accepts: deque[Waiting] = deque()
+        self._accept_bytes = 0
+        self._jobs: deque[Job] = deque()
+        self._slices: deque[Job] = deque()
+        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+        self._trial_at = 0.0
+        self._care_at = time.monotonic() + CARE
+
+    def accept(self, arrivals: Sequence[Arrival]) -> asyncio.Future[list[Stored]]:
+        """Queue a request for the next group. Raises Overloaded, StorageFull."""
+        if self._closing:
+            raise Overloaded("the server is stopping; send the same request again in a moment", 2)
+        if self.trouble and time.monotonic() < self._trial_at:
+            raise StorageFull(self.trouble, 5)
+        size = sum(len(arrival.body) for arrival in arrivals)
+        if len(self._accepts) >= self._queue or self._accept_bytes + size > max(WAITING_BYTES, size):
+            raise Overloaded("more requests wait for the disk than the queue holds; send it again in a moment", 1)
+        future: asyncio.Future[list[Stored]] = asyncio.get_running_loop().create_future()
+        self._accepts.append(Waiting(arrivals, size, time.monotonic(), future))
+        self._accept_bytes += size
+        self._wake.set()
+        return future
+
+    async def submit(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run work inside a transaction, shared with other small writes; it may run twice if a neighbour fails."""
+        return await self._enqueue(self._jobs, work)  # type: ignore[no-any-return]  # the work's own type
+
+    async def slice(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run work that makes its own transactions; behind accepts and small writes, one a round."""
+        return await self._enqueue(self._slices, work)  # type: ignore[no-any-return]  # the work's own type
+
+    async def run(self) -> None:
+        """Serve until `close`. Nothing that a job does ends the loop."""
+        turns = (
+            self._serve_accepts,
+            self._serve_jobs,
+            self._serve_slice,
+            self._serve_checkpoint,
+            self._serve_care,
+        )
+        while not (self._closing and self._idle()):
+            if self._idle():
+                await self._rest()
+            for turn in turns:
+                try:
+                    await turn()
+                except Exception:
+                    log.exception("writer failed turn=%s", turn.__name__.removeprefix("_serve_"))
+                    await asyncio.sleep(BUSY_PAUSE)
+
+    def tell(self, targets: set[str]) -> None:
+        """Deliveries of these targets are new or due; safe from any thread."""
+        if targets:
+            self._loop.call_soon_threadsafe(self._woken, targets)
+
+    def close(self) -> None:
+        """Take no more accepts; `run` returns when everything that waits is done."""
+        self._closing = True
+        self._wake.set()
+
+    def _idle(self) -> bool:
+        return not (self._accepts or self._jobs or self._slices)
+
+    def _enqueue(self, queue: deque[Job], work: Work) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        queue.append(Job(work, future))
+        self._wake.set()
+        return future
+
+    async def _rest(self) -> None:
+        self._wake.clear()
+        pause = max(0.0, self._care_at - time.monotonic())
+        try:
+            await asyncio.wait_for(self._wake.wait(), pause)
+        except TimeoutError:
+            return
+
+    async def _serve_accepts(self) -> None:
+        if not self._accepts:
+            return
+        group = self._take_group()
+        try:
+            outcome = await on_thread(self._db, self._accept_group, [waiting.arrivals for waiting in group])
+        except sqlite3.Error as error:
+            await self._refuse_group(group, error)
+            return
+        self.trouble = ""
+        for waiting, answer in zip(group, outcome.answers, strict=True):
+            _answer(waiting.future, answer)
+        if outcome.targets:
+            self._woken(outcome.targets)
+        if outcome.replays:
+            self._care.noticed(outcome)
+
+    def _take_group(self) -> list[Waiting]:
+        group: list[Waiting] = []
+        size = 0
+        while self._accepts and len(group) < GROUP and size < GROUP_BYTES:
+            waiting = self._accepts.popleft()
+            self._accept_bytes -= waiting.size
+            if not waiting.future.done():
+                group.append(waiting)
+                size += waiting.size
+        return group
+
+    def _accept_group(self, requests: Sequence[Sequence[Arrival]]) -> accepts.Outcome:
+        """The whole group at once; if that fails for any reason but the disk's, one by one."""
+        try:
+            return accepts.accept(self._raw, requests, self._books, self._routing)
+        except Exception as error:
+            self._roll_back()
+            if is_of_the_disk(error):
+                raise
+        whole = accepts.Outcome([], [], [], set())
+        for request in requests:
+            try:
+                one = accepts.accept(self._raw, [request], self._books, self._routing)
+            except Exception as error:
+                self._roll_back()
+                if is_of_the_disk(error):
+                    raise
+                whole.answers.append(StoreError(f"the event cannot be stored: {error}"))
+                continue
+            whole.answers += one.answers
+            whole.replays += one.replays
+            whole.variants += one.variants
+            whole.targets |= one.targets
+        return whole
+
+    def _roll_back(self) -> None:
+        self._books.forget()
+        if self._raw.in_transaction:
+            self._raw.execute(ROLLBACK)
+
+    async def _refuse_group(self, group: list[Waiting], error: sqlite3.Error) -> None:
+        """A busy file is waited for, each request at most five seconds; a full disk refuses at once."""
+        if is_busy(error):
+            old = [w for w in group if time.monotonic() - w.since > BUSY_PATIENCE]
+            self._accepts.extendleft(reversed([w for w in group if w not in old]))
+            self._accept_bytes += sum(w.size for w in group if w not in old)
+            for waiting in old:
+                _answer(waiting.future, Overloaded("another program holds the file; send it again in a moment", 2))
+            await asyncio.sleep(BUSY_PAUSE)
+            return
+        self.trouble = f"the file cannot be written ({error}); free some space or mend the disk"
+        self._trial_at = time.monotonic() + TRIAL
+        log.error("accept refused requests=%d error=%s", len(group), error)
+        for waiting in group:
+            _answer(waiting.future, StorageFull(self.trouble, 5))
+
+    async def _serve_jobs(self) -> None:
+        if not self._jobs:
+            return
+        jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), GROUP))]
+        try:
+            results = await on_thread(self._db, self._together, jobs)
+        except sqlite3.Error as error:
+            if is_busy(error):
+                self._jobs.extendleft(reversed(jobs))
+                await asyncio.sleep(BUSY_PAUSE)
+                return
+            results = [error] * len(jobs)
+        for job, result in zip(jobs, results, strict=True):
+            _answer(job.future, result)
+
+    def _together(self, jobs: Sequence[Job]) -> list[Any]:
+        """All in one transaction; if one fails, each in its own."""
+        try:
+            return self._transact(jobs)
+        except Exception as error:
+            self._roll_back()
+            if is_busy(error):
+                raise
+            if len(jobs) == 1:
+                return [error]
+        results: list[Any] = []
+        for job in jobs:
+            results += self._together([job])
+        return results
+
+    def _transact(self, jobs: Sequence[Job]) -> list[Any]:
+        self._raw.execute(BEGIN)
+        results = []
+        for job in jobs:
+            results.append(job.work(self._raw))
+            if not self._raw.in_transaction:
+                raise Broken("the statements ended the transaction (such as by `insert or rollback`)")
+        self._books.save(self._raw)
+        self._raw.execute(COMMIT)
+        return results
+
+    async def _serve_slice(self) -> None:
+        if self._slices:
+            await self._serve_alone(self._slices.popleft())
+
+    async def _serve_care(self) -> None:
+        """One step of care when nothing else waits, or when it is overdue."""
+        now = time.monotonic()
+        if now < self._care_at or (not self._idle() and now < self._care_at + CARE):
+            return
+        self._care_at = now + CARE
+        work = self._care.step()
+        if work is not None:
+            await on_thread(self._db, self._guarded, work)
+
+    async def _serve_checkpoint(self) -> None:
+        if self._care.wants_checkpoint():
+            await on_thread(self._db, self._guarded, self._care.checkpoint)
+
+    async def _serve_alone(self, job: Job) -> None:
+        try:
+            _answer(job.future, await on_thread(self._db, self._guarded, job.work))
+        except Exception as error:
+            _answer(job.future, error)
+
+    def _guarded(self, work: Work) -> Any:
+        try:
+            return work(self._raw)
+        except BaseException:
+            self._roll_back()
+            raise
+
+
+def _answer(future: asyncio.Future[Any], answer: object) -> None:
+    if future.done():
+        return
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
