@@ -187,4 +187,3 @@ def receipt(source: str, id: str, received_at: int) -> bytes:
 def event_headers(pairs: tuple[tuple[str, str], ...] | list[list[str]]) -> Headers:
     """Stored header pairs as a case-insensitive mapping."""
     return Headers((name, value) for name, value in pairs)
-

@@ -88,7 +88,9 @@ class Store(Protocol):
         """Mark the oldest due delivery that was running when the process died; it must be run alone."""
         ...
 
-    async def settle(self, settled: Settled, staged: StagedWrites | None = None, otherwise: Settled | None = None) -> bool:
+    async def settle(
+        self, settled: Settled, staged: StagedWrites | None = None, otherwise: Settled | None = None
+    ) -> bool:
         """Write how an attempt ended, with its staged writes in one savepoint; if those fail, `otherwise` is written
         in its place with the reason. False: the attempt is no longer the current one and nothing was written."""
         ...

@@ -120,10 +120,13 @@ def _judge(
         seq = books.number()
         known[key] = Known(seq, arrival.received_at, arrival.body_hash, arrival.reply)
         answers.append(Stored(seq, arrival.received_at, arrival.reply, replayed=False))
-        if arrival.window:
-            arrival = msgspec.structs.replace(arrival, id=f"{arrival.id}.{arrival.received_at:020d}")
-        fresh.append((seq, arrival))
+        fresh.append((seq, _dated(arrival) if arrival.window else arrival))
     return answers
+
+
+def _dated(arrival: Arrival) -> Arrival:
+    """An id that comes again after its window is another event: the time makes it one, and keeps them in order."""
+    return msgspec.structs.replace(arrival, id=f"{arrival.id}.{arrival.received_at:020d}")
 
 
 def _rejected(request: Sequence[Arrival], known: dict[Key, Known]) -> IdConflict | None:

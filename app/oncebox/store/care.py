@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -97,7 +96,7 @@ class Care:
     def wal_bytes(self) -> int:
         """The size of the write-ahead log."""
         try:
-            return os.stat(self._wal).st_size
+            return self._wal.stat().st_size
         except OSError:
             return 0
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from oncebox.encoding import decode
 from oncebox.model import Claimed, Event, event_headers
 from oncebox.store.books import Books
-from oncebox.encoding import decode
 from oncebox.store.statement import members, own
 
 SOURCES = 64
@@ -68,9 +68,7 @@ class Claims:
                 found += self._due(db, target, lane, limit - len(found), now)
         return self._start(db, found, now, books, alone=False)
 
-    def take_suspect(
-        self, db: sqlite3.Connection, targets: Sequence[str], now: int, books: Books
-    ) -> Claimed | None:
+    def take_suspect(self, db: sqlite3.Connection, targets: Sequence[str], now: int, books: Books) -> Claimed | None:
         """The oldest due delivery that a dead process left running, to be run alone."""
         if not targets:
             return None

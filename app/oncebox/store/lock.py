@@ -85,7 +85,7 @@ class Lock:
     def announce(self, address: str, boot: str) -> None:
         """Write where this process answers, for commands that look for it."""
         with contextlib.suppress(FileNotFoundError):
-            stat = os.stat(self.database)
+            stat = self.database.stat()
             info = LockInfo(address, boot, os.getpid(), stat.st_dev, stat.st_ino)
             self._write(msgspec.json.encode(info))
             return
@@ -112,8 +112,8 @@ class Lock:
                 f"{folder}: is on a network file system ({kind}), where file locks cannot be trusted; use a local disk"
             )
         with contextlib.suppress(FileNotFoundError):
-            stat = os.stat(self.database)
-            if not os.path.isfile(self.database):
+            stat = self.database.stat()
+            if not self.database.is_file():
                 raise StoreError(f"{self.database}: is not a file; change store.path")
             if stat.st_nlink > 1:
                 raise StoreError(
@@ -132,7 +132,7 @@ def _decode(text: bytes) -> LockInfo:
 def _file_system(folder: Path) -> str:
     """The type of the mount a folder is on; empty where the system does not say."""
     best, kind = "", ""
-    with contextlib.suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
+    with contextlib.suppress(OSError), Path("/proc/self/mounts").open(encoding="utf-8", errors="replace") as mounts:
         for line in mounts:
             fields = line.split(" ")
             point = fields[1].replace("\\040", " ")

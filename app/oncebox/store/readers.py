@@ -59,18 +59,15 @@ class Reader:
         self._deadline = 0.0
 
     async def open(self) -> None:
-        self._db = await aiosqlite.Connection(self._connect, 64)
+        self._raw = connect_reader(self._path)
+        self._raw.set_progress_handler(self._overdue, STEPS)
+        self._db = await aiosqlite.Connection(lambda: self._raw, 64)
 
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         return await on_thread(self._db, self._query, query)
 
     async def close(self) -> None:
         await self._db.close()
-
-    def _connect(self) -> sqlite3.Connection:
-        self._raw = connect_reader(self._path)
-        self._raw.set_progress_handler(self._overdue, STEPS)
-        return self._raw
 
     def _query(self, query: Callable[[sqlite3.Connection], T]) -> T:
         self._deadline = time.monotonic() + PATIENCE

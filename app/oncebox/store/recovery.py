@@ -23,12 +23,12 @@ RECORD = own(
     "insert or replace into attempts (seq, target, run, number, started_at, outcome, detail) "
     "values (?, ?, ?, ?, ?, 'crashed', 'the process ended while this attempt was running')"
 )
-POISON = "poison: the process died {deaths} times while this attempt was running, {alone} of them with nothing beside it"
+POISON = (
+    "poison: the process died {deaths} times while this attempt was running, {alone} of them with nothing beside it"
+)
 
 
-def recover(
-    db: sqlite3.Connection, boot: str, python_targets: Sequence[str], now: int, books: Books
-) -> int:
+def recover(db: sqlite3.Connection, boot: str, python_targets: Sequence[str], now: int, books: Books) -> int:
     """Deliveries left running by another boot become pending; the number of suspects among them.
 
     Only Python handlers can take the process with them. A first death may be a neighbour's, or somebody's `kill -9`:

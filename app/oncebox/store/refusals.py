@@ -15,9 +15,7 @@ PER_SOURCE = 200
 TOTAL_BYTES = 16 << 20
 AGE = 7 * 86_400 * 1_000_000
 
-KEEP = own(
-    "insert into refused (source, at, slug, detail, method, url, headers, body) values (?, ?, ?, ?, ?, ?, ?, ?)"
-)
+KEEP = own("insert into refused (source, at, slug, detail, method, url, headers, body) values (?, ?, ?, ?, ?, ?, ?, ?)")
 TRIM_SOURCE = own(
     "delete from refused where source = ? and n <= "
     "(select n from refused where source = ? order by n desc limit 1 offset ?)"

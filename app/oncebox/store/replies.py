@@ -16,9 +16,10 @@ READ = own("select status, content_type, body from replies where reply = ?")
 def keep_reply(db: sqlite3.Connection, reply: Reply) -> int:
     """The number of a reply, written if it is new."""
     digest = hashlib.sha256(f"{reply.status}\n{reply.content_type}\n".encode() + reply.body).digest()
-    found = db.execute(FIND, (digest,)).fetchone() or db.execute(
-        KEEP, (digest, reply.status, reply.content_type, reply.body)
-    ).fetchone()
+    found = (
+        db.execute(FIND, (digest,)).fetchone()
+        or db.execute(KEEP, (digest, reply.status, reply.content_type, reply.body)).fetchone()
+    )
     return int(found[0])
 
 

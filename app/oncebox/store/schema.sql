@@ -183,5 +183,5 @@ create view v_events as
   from events e;
 
 create view raw_events as
-  select v.id, v.source, p.body as payload, v.received_at, v.processed_at
-  from v_events v left join payloads p on p.seq = v.seq;
+  select v.id, v.source, (select p.body from payloads p where p.seq = v.seq) as payload, v.received_at, v.processed_at
+  from v_events v;

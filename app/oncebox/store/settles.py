@@ -10,8 +10,8 @@ from oncebox.store.statement import own
 
 SETTLE = own(
     "update deliveries set state = ?, outcome = ?, error = ?, duration = ?, due = ?, failures = ?, processed_at = ?, "
-    "suspect = 0, alone = 0, boot = null where seq = ? and target = ? and run = ? and attempts = ? and state = 'running' "
-    "returning source, order_key"
+    "suspect = 0, alone = 0, boot = null "
+    "where seq = ? and target = ? and run = ? and attempts = ? and state = 'running' returning source, order_key"
 )
 RECORD = own(
     "insert or replace into attempts (seq, target, run, number, started_at, duration, outcome, detail) "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -34,6 +33,7 @@ from oncebox.store.transaction import HandlerTransaction
 from oncebox.store.writer import Writer
 
 T = TypeVar("T")
+
 
 def _ignore(_targets: set[str]) -> None:
     return
@@ -92,19 +92,17 @@ class SQLiteStore:
         self, woken: Callable[[set[str]], None], queue: int, checkpoint: float, sync_timeout: float, durability: str
     ) -> None:
         """Open the connections and read the few facts that are kept in memory."""
-        self._db = await aiosqlite.Connection(lambda: connect(self.path, durability), 64)
+        self._raw = connect(self.path, durability)
+        self._db = await aiosqlite.Connection(lambda: self._raw, 64)
         try:
             await on_thread(self._db, self._begin, sync_timeout, checkpoint)
             await self._readers.open()
         except BaseException:
             await self.close()
             raise
-        self.writer = Writer(
-            self._db, self._raw, self.books, self.routing, queue=queue, care=self.care, woken=woken
-        )
+        self.writer = Writer(self._db, self._raw, self.books, self.routing, queue=queue, care=self.care, woken=woken)
 
     def _begin(self, sync_timeout: float, checkpoint: float) -> None:
-        self._raw = self._db._conn
         facts = dict(self._raw.execute(own("select name, value from meta")).fetchall())
         self.instance = facts["instance"]
         self.generation = facts["generation"]

@@ -292,7 +292,7 @@ class Writer:
     async def _serve_alone(self, job: Job) -> None:
         try:
             _answer(job.future, await on_thread(self._db, self._guarded, job.work))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to the one who waits for the job
             _answer(job.future, error)
 
     def _guarded(self, work: Work) -> Any:

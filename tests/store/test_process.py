@@ -1,0 +1,245 @@
+"""What a store promises of processing, for any store."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncebox.errors import ForbiddenSQL
+from oncebox.model import Arrival, Claimed, Planned, StagedWrites
+from oncebox.store import Transaction
+from oncebox.store.sqlite import SQLiteStore
+from store.conftest import NOW, Open, Running, arrival, books_are_right, drain, ended, rows
+
+pytestmark = pytest.mark.anyio
+
+
+def pay(claimed: Claimed, db: Transaction) -> None:
+    db.execute("insert into payments values (?)", (claimed.event.id,))
+
+
+async def with_payments(store: SQLiteStore, count: int = 0) -> None:
+    await store.write(lambda db: db.execute("create table if not exists payments (id text primary key) strict"))
+    for n in range(count):
+        await store.accept([arrival(f"e{n}")])
+
+
+async def test_a_handlers_writes_and_the_mark_commit_together(store: SQLiteStore) -> None:
+    await with_payments(store, 200)
+    settled = await drain(store, Running(pay))
+    assert len(settled) == 200
+    assert await rows(store, "select count(*) from payments") == [(200,)]
+    assert await rows(store, "select distinct state, processed_at from v_events") == [("done", NOW + 1)]
+    await books_are_right(store)
+
+
+async def test_a_failing_handler_leaves_no_trace_but_its_attempt(store: SQLiteStore) -> None:
+    await with_payments(store, 3)
+
+    def handler(claimed: Claimed, db: Transaction) -> None:
+        if claimed.event.source == "mail":
+            return
+        pay(claimed, db)
+        db.emit("mail", id=claimed.event.id)
+        if claimed.event.id == "e1":
+            raise ValueError("no such invoice")
+
+    await drain(store, Running(handler))
+    assert await rows(store, "select id from payments order by 1") == [("e0",), ("e2",)]
+    assert await rows(store, "select id from events where source = 'mail' order by 1") == [("e0",), ("e2",)]
+    assert await rows(store, "select state, attempts, error from v_deliveries where state = 'pending' and seq < 4") == [
+        ("pending", 1, "no such invoice")
+    ]
+    assert await rows(store, "select number, outcome, detail from attempts") == [(1, "error", "no such invoice")]
+    await books_are_right(store)
+
+
+async def test_an_attempt_is_on_disk_before_it_starts(store: SQLiteStore) -> None:
+    await with_payments(store, 1)
+    [claimed] = await store.claim("handler", 4, NOW)
+    assert await rows(store, "select state, attempts, boot from deliveries") == [("running", 1, store.boot)]
+    assert await store.claim("handler", 4, NOW) == []
+    assert await store.settle(ended(claimed))
+
+
+async def test_a_late_result_changes_nothing(store: SQLiteStore) -> None:
+    await with_payments(store, 1)
+    [first] = await store.claim("handler", 1, NOW)
+    await store.settle(ended(first, "pending", due=NOW))
+    [second] = await store.claim("handler", 1, NOW)
+    assert not await store.settle(ended(first))
+    assert await store.settle(ended(second))
+    assert not await store.settle(ended(second, "dead"))
+    assert await rows(store, "select state, attempts from deliveries") == [("done", 2)]
+    await books_are_right(store)
+
+
+async def test_what_is_not_due_is_not_claimed_and_its_time_is_known(store: SQLiteStore) -> None:
+    await with_payments(store, 1)
+    [claimed] = await store.claim("handler", 1, NOW)
+    await store.settle(ended(claimed, "pending", due=NOW + 60))
+    assert await store.claim("handler", 1, NOW + 59) == []
+    assert await store.next_due(["handler"]) == NOW + 60
+    assert len(await store.claim("handler", 1, NOW + 60)) == 1
+    assert await store.next_due(["handler"]) is None
+
+
+async def test_sources_take_turns_so_that_a_noisy_one_delays_no_other(store: SQLiteStore) -> None:
+    await store.accept([arrival(f"n{n}", source="noisy") for n in range(500)])
+    await store.accept([arrival("q", source="quiet")])
+    claimed = await store.claim("handler", 4, NOW)
+    assert {c.event.source for c in claimed} == {"noisy", "quiet"}
+    await store.accept([arrival("q2", source="quiet")])
+    one, two = await store.claim("handler", 1, NOW), await store.claim("handler", 1, NOW)
+    assert {one[0].event.source, two[0].event.source} == {"noisy", "quiet"}
+
+
+async def test_per_order_key_one_starts_when_the_one_before_is_done(open_any: Open) -> None:
+    def by_key(arrival: Arrival) -> list[Planned]:
+        return [Planned("handler", arrival.id.split("-")[0])]
+
+    async with open_any(router=by_key) as store:
+        await store.accept([arrival(id) for id in ("a-1", "a-2", "b-1", "a-3")])
+        first = await store.claim("handler", 9, NOW)
+        assert [c.event.id for c in first] == ["a-1", "b-1"]
+        await store.settle(ended(first[0]))
+        [second] = await store.claim("handler", 9, NOW + 1)
+        assert second.event.id == "a-2"
+        await store.settle(ended(second, "dead"))
+        assert await store.claim("handler", 9, NOW + 1) == []
+        await books_are_right(store)
+
+
+async def test_released_deliveries_are_pending_and_the_attempt_does_not_count(store: SQLiteStore) -> None:
+    await with_payments(store, 2)
+    claimed = await store.claim("handler", 2, NOW)
+    await store.release(claimed, NOW)
+    assert await rows(store, "select distinct state, attempts from deliveries") == [("pending", 0)]
+    await books_are_right(store)
+
+
+async def test_a_paused_target_starts_nothing_and_stays_paused_over_a_restart(open_any: Open) -> None:
+    async with open_any() as store:
+        await with_payments(store, 3)
+        await store.pause("handler", "it hangs", NOW)
+        assert await drain(store, Running(pay)) == []
+        assert await store.claim("handler", 1, NOW) == []
+    async with open_any() as store:
+        assert await store.paused() == {"handler": "it hangs"}
+        assert await store.resume("handler")
+        assert not await store.resume("handler")
+        assert len(await drain(store, Running(pay))) == 3
+
+
+async def test_a_stop_gives_back_what_was_claimed_for_the_next_slice(open_any: Open) -> None:
+    async with open_any() as store:
+        await with_payments(store, 200)
+        await store.process(["handler"], Running(pay), lambda: NOW)
+        await store.release_held(NOW)
+        assert await rows(store, "select count(*) from deliveries where state = 'running'") == [(0,)]
+        await books_are_right(store)
+        await drain(store, Running(pay))
+        assert await rows(store, "select count(*) from payments") == [(200,)]
+
+
+async def test_staged_writes_commit_with_the_mark_or_the_attempt_has_failed(store: SQLiteStore) -> None:
+    await with_payments(store, 2)
+    good, bad = await store.claim("handler", 2, NOW)
+    insert = "insert into payments values (?)"
+    assert await store.settle(ended(good), StagedWrites(((insert, ("x",)),)), ended(good, "pending"))
+    assert await store.settle(
+        ended(bad), StagedWrites(((insert, ("y",)), (insert, ("x",)))), ended(bad, "pending", due=NOW + 9)
+    )
+    assert await rows(store, "select id from payments") == [("x",)]
+    [(state, error)] = await rows(store, "select state, error from deliveries where seq = ?", bad.event.seq)
+    assert state == "pending"
+    assert error.startswith("staged: UNIQUE constraint failed")
+    await books_are_right(store)
+
+
+async def test_an_emitted_event_has_its_parent_and_is_the_same_event_the_second_time(store: SQLiteStore) -> None:
+    await with_payments(store, 1)
+    new: list[bool] = []
+
+    def handler(claimed: Claimed, db: Transaction) -> None:
+        if claimed.event.source == "demo":
+            new.extend(db.emit("mail", id="receipt", body={"to": "a@b.example"}) for _ in range(2))
+
+    await drain(store, Running(handler))
+    assert new == [True, False]
+    [(parent, body)] = await rows(
+        store, "select e.parent, p.body from events e join payloads p using (seq) where e.source = 'mail'"
+    )
+    assert (parent, body) == (1, b'{"to":"a@b.example"}')
+
+
+@pytest.mark.parametrize("source", ["demo", "mial", ""])
+async def test_emitting_to_a_source_that_is_not_internal_is_an_error(store: SQLiteStore, source: str) -> None:
+    await with_payments(store, 1)
+    await drain(store, Running(lambda _, db: db.emit(source, id="x")))
+    [(error,)] = await rows(store, "select error from deliveries")
+    assert "cannot emit" in error or "source" in error
+    if source == "mial":
+        assert "did you mean mail?" in error
+
+
+async def test_a_chain_of_emits_ends_at_twenty(store: SQLiteStore) -> None:
+    await with_payments(store, 1)
+    await drain(store, Running(lambda c, db: db.emit("mail", id=f"{c.event.id}+")))
+    assert await rows(store, "select count(*) from events") == [(20,)]
+    [(error,)] = await rows(store, "select error from deliveries where state = 'pending'")
+    assert "emit loop" in error
+
+
+async def test_a_transaction_kept_beyond_its_handler_writes_nothing(store: SQLiteStore) -> None:
+    await with_payments(store, 1)
+    kept: list[Transaction] = []
+    await drain(store, Running(lambda _, db: kept.append(db)))
+    with pytest.raises(ForbiddenSQL, match="has ended"):
+        kept[0].execute("insert into payments values ('late')")
+
+
+async def test_deaths_count_only_while_alone_and_the_third_convicts(open_any: Open) -> None:
+    async with open_any() as store:
+        await with_payments(store, 3)
+        await store.claim("handler", 3, NOW)
+    now = NOW
+    for death in range(1, 4):
+        async with open_any() as store:
+            assert await store.recover(["handler"], now) == (3 if death == 1 else 1 if death < 3 else 0)
+            await books_are_right(store)
+            if death == 1:
+                assert await store.claim("handler", 9, now) == []
+                for _ in range(2):
+                    innocent = await store.claim_suspect(["handler"], now)
+                    assert innocent is not None
+                    await store.settle(ended(innocent))
+            if death < 3:
+                now += 60_000_000
+                assert await store.claim_suspect(["handler"], now) is not None
+    async with open_any() as store:
+        [(state, error)] = await rows(store, "select state, error from deliveries where state <> 'done'")
+        assert state == "dead"
+        assert error.startswith("poison")
+        await books_are_right(store)
+
+
+async def test_a_death_of_other_targets_is_nobodys_fault(open_any: Open) -> None:
+    async with open_any() as store:
+        await with_payments(store, 1)
+    for _ in range(5):
+        async with open_any() as store:
+            assert await store.recover([], NOW) == 0
+            assert len(await store.claim("handler", 1, NOW)) == 1
+
+
+async def test_after_a_death_alone_a_suspect_rests_before_it_is_tried_again(open_any: Open) -> None:
+    async with open_any() as store:
+        await with_payments(store, 1)
+        await store.claim("handler", 1, NOW)
+    async with open_any() as store:
+        await store.recover(["handler"], NOW)
+        assert await store.claim_suspect(["handler"], NOW) is not None
+    async with open_any() as store:
+        await store.recover(["handler"], NOW)
+        assert await store.claim_suspect(["handler"], NOW) is None
+        assert await store.next_due(["handler"]) == NOW + 5_000_000
