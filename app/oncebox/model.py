@@ -115,6 +115,7 @@ class Stored(msgspec.Struct, frozen=True):
     """The store's answer for one arrival: the receipt's facts, the first's for every replay."""
 
     seq: int
+    id: str
     received_at: int
     reply: Reply | None
     replayed: bool

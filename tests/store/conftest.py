@@ -12,7 +12,7 @@ import pytest
 
 from oncebox.model import Arrival, Claimed, Planned, Settled
 from oncebox.store import Transaction
-from oncebox.store.sqlite import SQLiteStore, open_store
+from oncebox.store.sqlite import Options, SQLiteStore, open_store
 
 Open = Callable[..., AbstractAsyncContextManager[SQLiteStore]]
 NOW = 1_796_000_000_000_000
@@ -26,7 +26,8 @@ def database(tmp_path: Path) -> Path:
 @pytest.fixture
 def open_any(database: Path) -> Open:
     def opened(**options: Any) -> AbstractAsyncContextManager[SQLiteStore]:
-        return open_store(database, **{"router": to_handler, "internal": frozenset({"mail"}), **options})
+        router = options.pop("router", to_handler)
+        return open_store(database, router=router, internal=frozenset({"mail"}), options=Options(**options))
 
     return opened
 

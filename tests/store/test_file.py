@@ -91,7 +91,7 @@ async def test_a_closed_file_is_clean_and_has_no_log(open_any: Open, database: P
     db.close()
 
 
-async def test_the_lock_file_tells_where_the_server_answers_only_while_it_is_held(
+async def test_the_lock_file_tells_the_address_only_while_it_is_held(
     open_any: Open, database: Path
 ) -> None:
     assert read_lock(database) is None

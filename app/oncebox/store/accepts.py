@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -37,6 +37,7 @@ class Known(msgspec.Struct):
     """An event that is stored, or will be with this group."""
 
     seq: int
+    id: str
     received_at: int
     body_hash: bytes
     reply: Reply | None
@@ -85,18 +86,18 @@ def look_up(db: sqlite3.Connection, requests: Sequence[Sequence[Arrival]]) -> di
     known: dict[Key, Known] = {}
     for source, ids in wanted.items():
         for some in _chunks(list(ids), 500):
-            for id, *rest in db.execute(members(LOOK_UP, len(some)), [source, *some]).fetchall():
-                known[source, id] = _known(db, rest)
+            for row in db.execute(members(LOOK_UP, len(some)), [source, *some]).fetchall():
+                known[source, row[0]] = _known(db, row)
     for arrival in windowed:
         latest = db.execute(LATEST, (arrival.source, arrival.id + ".", arrival.id + "/")).fetchone()
         if latest is not None:
-            known[arrival.source, arrival.id] = _known(db, latest[1:])
+            known[arrival.source, arrival.id] = _known(db, latest)
     return known
 
 
-def _known(db: sqlite3.Connection, row: Sequence[object]) -> Known:
-    seq, received_at, body_hash, reply = row
-    return Known(seq, received_at, body_hash, stored_reply(db, reply))  # type: ignore[arg-type]  # STRICT columns
+def _known(db: sqlite3.Connection, row: tuple[Any, ...]) -> Known:
+    id, seq, received_at, body_hash, reply = row
+    return Known(seq, id, received_at, body_hash, stored_reply(db, reply))
 
 
 def _judge(
@@ -118,9 +119,11 @@ def _judge(
             answers.append(_replay(arrival, seen, outcome))
             continue
         seq = books.number()
-        known[key] = Known(seq, arrival.received_at, arrival.body_hash, arrival.reply)
-        answers.append(Stored(seq, arrival.received_at, arrival.reply, replayed=False))
-        fresh.append((seq, _dated(arrival) if arrival.window else arrival))
+        if arrival.window:
+            arrival = _dated(arrival)  # noqa: PLW2901  # under its own name from here on
+        known[key] = Known(seq, arrival.id, arrival.received_at, arrival.body_hash, arrival.reply)
+        answers.append(Stored(seq, arrival.id, arrival.received_at, arrival.reply, replayed=False))
+        fresh.append((seq, arrival))
     return answers
 
 
@@ -150,7 +153,7 @@ def _replay(arrival: Arrival, seen: Known, outcome: Outcome) -> Stored:
     outcome.replays.append((seen.seq, arrival.received_at, int(conflict)))
     if conflict:
         outcome.variants.append((seen.seq, arrival))
-    return Stored(seen.seq, seen.received_at, seen.reply, replayed=True, conflict=conflict)
+    return Stored(seen.seq, seen.id, seen.received_at, seen.reply, replayed=True, conflict=conflict)
 
 
 def insert(db: sqlite3.Connection, fresh: Sequence[tuple[int, Arrival]], books: Books, routing: Routing) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -33,6 +34,9 @@ PASSIVE = own("pragma wal_checkpoint(passive)")
 TRUNCATE = own("pragma wal_checkpoint(truncate)")
 
 
+Least = Callable[[int], int]
+
+
 class Tally(msgspec.Struct):
     """Replays of one event that are not in the file yet."""
 
@@ -44,9 +48,11 @@ class Tally(msgspec.Struct):
 class Care:
     """What may be written a little later. Lost in a crash: at most the last second's counts, never an event."""
 
-    def __init__(self, path: Path, books: Books, *, checkpoint: float) -> None:
+    def __init__(self, path: Path, books: Books, *, checkpoint: float, least: Least) -> None:
         self._wal = Path(f"{path}-wal")
         self._books = books
+        self._folder = path.parent
+        self._least = least
         self._every = checkpoint
         self._tallies: dict[int, Tally] = {}
         self._variants: list[tuple[int, Arrival]] = []
@@ -92,6 +98,14 @@ class Care:
             self._tallies = tallies | self._tallies
             self._variants = variants + self._variants
             raise
+
+    def shortage(self) -> str:
+        """Why nothing more may be accepted: the disk holds less than what must stay free. Empty when it is well."""
+        disk = os.statvfs(self._folder)
+        free, least = disk.f_bavail * disk.f_frsize, self._least(disk.f_blocks * disk.f_frsize)
+        if free >= least:
+            return ""
+        return f"the disk has {free >> 20} MiB free and {least >> 20} MiB must stay free (store.min_free); free some space"
 
     def wal_bytes(self) -> int:
         """The size of the write-ahead log."""

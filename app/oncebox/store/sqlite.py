@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import aiosqlite
 import anyio
+import msgspec
 
 from oncebox.model import Arrival, Claimed, Refused, Settled, StagedWrites, Stored
 from oncebox.store import Runner, Transaction, refusals
@@ -35,6 +36,25 @@ from oncebox.store.writer import Writer
 T = TypeVar("T")
 
 
+def nothing(_disk_bytes: int) -> int:
+    """No space has to stay free."""
+    return 0
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How a file is held. `least` says how much of a disk of so many bytes must stay free; times are seconds."""
+
+    name: str | None = None
+    queue: int = 1000
+    checkpoint: float = 30.0
+    sync_timeout: float = 1.0
+    durability: str = "full"
+    least: Callable[[int], int] = nothing
+
+
+DEFAULTS = Options()
+
+
 def _ignore(_targets: set[str]) -> None:
     return
 
@@ -46,10 +66,7 @@ async def open_store(
     router: Router = nowhere,
     internal: frozenset[str] = frozenset(),
     woken: Callable[[set[str]], None] = _ignore,
-    queue: int = 1000,
-    checkpoint: float = 30.0,
-    sync_timeout: float = 1.0,
-    durability: str = "full",
+    options: Options = DEFAULTS,
 ) -> AsyncIterator[SQLiteStore]:
     """Lock and open the file for as long as the block lasts; on leaving it, finish what was accepted and close.
 
@@ -59,7 +76,7 @@ async def open_store(
     lock.acquire()
     try:
         store = SQLiteStore(lock, Routing(router, internal))
-        await store.open(woken, queue, checkpoint, sync_timeout, durability)
+        await store.open(woken, options)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(store.writer.run)
@@ -88,27 +105,27 @@ class SQLiteStore:
         self.pauses = Pauses()
         self._readers = Readers(self.path)
 
-    async def open(
-        self, woken: Callable[[set[str]], None], queue: int, checkpoint: float, sync_timeout: float, durability: str
-    ) -> None:
+    async def open(self, woken: Callable[[set[str]], None], options: Options) -> None:
         """Open the connections and read the few facts that are kept in memory."""
-        self._raw = connect(self.path, durability)
+        self._raw = connect(self.path, options.durability)
         self._db = await aiosqlite.Connection(lambda: self._raw, 64)
         try:
-            await on_thread(self._db, self._begin, sync_timeout, checkpoint)
+            await on_thread(self._db, self._begin, options)
             await self._readers.open()
         except BaseException:
             await self.close()
             raise
-        self.writer = Writer(self._db, self._raw, self.books, self.routing, queue=queue, care=self.care, woken=woken)
+        self.writer = Writer(
+            self._db, self._raw, self.books, self.routing, queue=options.queue, care=self.care, woken=woken
+        )
 
-    def _begin(self, sync_timeout: float, checkpoint: float) -> None:
+    def _begin(self, options: Options) -> None:
         facts = dict(self._raw.execute(own("select name, value from meta")).fetchall())
-        self.instance = facts["instance"]
+        self.instance = options.name or facts["instance"]
         self.generation = facts["generation"]
         self.clean = bool(facts["clean"])
         self.books = Books(facts["next_seq"])
-        self.care = Care(self.path, self.books, checkpoint=checkpoint)
+        self.care = Care(self.path, self.books, checkpoint=options.checkpoint, least=options.least)
         self.pauses.load(self._raw)
         self.guard = Guard(self._raw)
         self.claims = Claims(self.boot, self.instance)
@@ -119,7 +136,7 @@ class SQLiteStore:
             self.routing,
             self.guard,
             self.pauses.__contains__,
-            sync_timeout=sync_timeout,
+            sync_timeout=options.sync_timeout,
         )
         self._raw.execute(own("update meta set value = 0 where name = 'clean'"))
         self.lock.announce("", self.boot)

@@ -76,6 +76,7 @@ class Writer:
         woken: Callable[[set[str]], None],
     ) -> None:
         self.trouble = ""
+        self.short = ""
         self._db, self._raw, self._books, self._routing = db, raw, books, routing
         self._queue, self._woken, self._care = queue, woken, care
         self._accepts: deque[Waiting] = deque()
@@ -92,6 +93,8 @@ class Writer:
         """Queue a request for the next group. Raises Overloaded, StorageFull."""
         if self._closing:
             raise Overloaded("the server is stopping; send the same request again in a moment", 2)
+        if self.short:
+            raise StorageFull(self.short, 30)
         if self.trouble and time.monotonic() < self._trial_at:
             raise StorageFull(self.trouble, 5)
         size = sum(len(arrival.body) for arrival in arrivals)
@@ -281,6 +284,7 @@ class Writer:
         if now < self._care_at or (not self._idle() and now < self._care_at + CARE):
             return
         self._care_at = now + CARE
+        self.short = self._care.shortage()
         work = self._care.step()
         if work is not None:
             await on_thread(self._db, self._guarded, work)
