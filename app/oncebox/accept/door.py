@@ -1,0 +1,213 @@
+"""Door: one source as its requests are checked and read, compiled from its configuration. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from urllib.parse import unquote_plus
+from uuid import UUID
+
+import msgspec
+
+from oncebox import model
+from oncebox.accept.batch import BadItem, Batch, split
+from oncebox.accept.body import decode
+from oncebox.accept.handshake import Reply
+from oncebox.accept.incoming import Incoming
+from oncebox.accept.key import Fields, Found
+from oncebox.accept.spec import Verified, Verifier
+from oncebox.errors import Rejected
+from oncebox.model import Arrival, Refused
+
+UNSIGNED = Verified("unsigned", -1)
+TRUSTED = Verified("trusted", -1)
+# Headers that carry a secret itself, whether or not it is looked at here.
+CREDENTIALS = frozenset(
+    {
+        "authorization",
+        "proxy-authorization",
+        "cookie",
+        "x-api-key",
+        "x-auth-token",
+        "x-gitlab-token",
+        "x-buildkite-token",
+        "x-telegram-bot-api-secret-token",
+    }
+)
+Pairs = tuple[tuple[str, str], ...]
+Greet = Callable[[Incoming, Sequence[str], Callable[[Incoming], Verified]], Reply | None]
+_FORWARDED = ("forwarded", "x-forwarded-for", "via")
+_LOOPBACK = ("127.", "::1", "::ffff:127.")
+
+
+def _zero(_bits: int) -> int:
+    return 0
+
+
+class Door(msgspec.Struct, frozen=True, kw_only=True):
+    """What one source takes. `hidden` headers and query parameters carry secrets and are never stored.
+
+    `events` are the methods that bring events, `methods` these and the ones of the handshake. `window` is in
+    microseconds, `random` gives so many random bits. `bad_signature` is the status for a wrong signature.
+    """
+
+    source: str
+    limit: int
+    fields: Fields
+    events: frozenset[str] = frozenset({"POST"})
+    methods: frozenset[str] = frozenset({"POST"})
+    verifier: Verifier | None = None
+    unverified: Verified = UNSIGNED
+    keys: tuple[str, ...] = ()
+    bad_signature: int = 401
+    greeting: Greet | None = None
+    batch: Batch | None = None
+    encoding: str = ""
+    reply: model.Reply | None = None
+    on_missing: str = "reject"
+    random: Callable[[int], int] = _zero
+    window: int = 0
+    reject_conflict: bool = False
+    hidden: frozenset[str] = CREDENTIALS
+    hidden_query: frozenset[str] = frozenset({"access_token"})
+    loopback_only: bool = False
+    url: str | None = None
+
+    def admit(self, method: str, headers: Mapping[str, str], peer: str | None) -> None:
+        """Refuse what is refused before the body is read: other methods (405), strangers at a local source (401)."""
+        if method not in self.methods:
+            allowed = ", ".join(sorted(self.methods))
+            raise Rejected(405, "bad-request", f"this source takes {allowed}, not {method[:20]}", (("allow", allowed),))
+        if self.loopback_only:
+            self._admit_local(headers, peer)
+
+    def _admit_local(self, headers: Mapping[str, str], peer: str | None) -> None:
+        for name in _FORWARDED:
+            if name in headers:
+                words = f"this source takes requests from this machine only, and {name} says that it was forwarded"
+                raise Rejected(401, "unauthorized", words)
+        if peer is not None and not peer.startswith(_LOOPBACK):
+            raise Rejected(401, "unauthorized", "this source takes requests from this machine only")
+
+    def open(self, request: Incoming) -> Incoming:
+        """The request with its body decoded; raises Rejected 415, and 413 for what is too large once decoded."""
+        encoding = self.encoding_of(request)
+        if not encoding:
+            return request
+        return msgspec.structs.replace(request, decoded=decode(request.body, encoding, self.limit))
+
+    def encoding_of(self, request: Incoming) -> str:
+        """The body's content encoding, "" for none: as the request says, else as the source is configured."""
+        named = request.headers.get("content-encoding")
+        if named is None:
+            return self.encoding
+        named = named.strip().lower()
+        return "" if named == "identity" else named
+
+    def greet(self, incoming: Incoming) -> Reply | None:
+        """The answer to a verification request, which is no event; raises Rejected 401 where it must be signed."""
+        return None if self.greeting is None else self.greeting(incoming, self.keys, self.verify)
+
+    def verify(self, incoming: Incoming) -> Verified:
+        """What proved the request genuine; raises Rejected 401."""
+        if self.verifier is None:
+            return self.unverified
+        return self.verifier.verify(incoming, incoming.arrived // 1_000_000)
+
+    def arrivals(self, incoming: Incoming, verified: str) -> list[Arrival]:
+        """The events of a request, each with its id; raises Rejected 400, of a batch naming the item."""
+        if incoming.method not in self.events:
+            raise Rejected(400, "bad-request", f"a {incoming.method} here is a verification request, and this is none")
+        headers = self.kept_headers(incoming)
+        if self.batch is None or not self.is_batch(incoming):
+            return [self._arrival(incoming, verified, headers)]
+        arrivals = []
+        for index, item in enumerate(split(incoming.decoded, self.batch)):
+            try:
+                arrivals.append(self._arrival(incoming, verified, headers, item))
+            except Rejected as why:
+                raise BadItem(index, why) from None
+        return arrivals
+
+    def is_batch(self, incoming: Incoming) -> bool:
+        """Whether a request brings a list of events."""
+        return self.batch is not None and self.batch.applies(incoming.content_type)
+
+    def _arrival(self, incoming: Incoming, verified: str, headers: Pairs, item: bytes | None = None) -> Arrival:
+        found = self.fields.read(incoming, item)
+        if item is None or self.batch is None:
+            body, decoded, content_type = incoming.body, incoming.decoded, incoming.content_type
+            encoding = self.encoding_of(incoming) or None
+        else:
+            body, decoded, content_type, encoding = item, item, self.batch.content_type, None
+        digest = sha256(decoded).digest()
+        return Arrival(
+            source=self.source,
+            id=found.id if found.id is not None else self._own_id(found, digest, incoming.arrived),
+            type=found.type,
+            received_at=incoming.arrived,
+            headers=headers,
+            content_type=content_type,
+            encoding=encoding,
+            body=body,
+            decoded=decoded,
+            body_hash=digest,
+            verified=verified,
+            reply=self.reply,
+            reject_conflict=self.reject_conflict,
+            window=self.window if found.id is None else 0,
+        )
+
+    def trusting(self) -> Door:
+        """The same door without its look at signatures."""
+        return msgspec.structs.replace(self, verifier=None, unverified=TRUSTED)
+
+    def _own_id(self, found: Found, digest: bytes, now: int) -> str:
+        """The id of an event that brings none, as the source is configured."""
+        if self.on_missing == "body-hash":
+            return f"sha256-{digest.hex()}"
+        if self.on_missing == "unique":
+            return unique_id(now, self.random(74))
+        assert found.missing is not None
+        raise found.missing
+
+    def kept_headers(self, incoming: Incoming) -> Pairs:
+        """The headers without those that carry secrets, and without NUL, which no store takes as text."""
+        hidden, headers = self.hidden, incoming.headers
+        pairs = [(name, value) for name, value in headers.items() if name not in hidden]
+        if "\0" in "".join(headers.values()):
+            pairs = [(name, value.replace("\0", "")) for name, value in pairs]
+        if incoming.repeated:
+            pairs = [(name, part) for name, value in pairs for part in _repeats(name, value, incoming.repeated)]
+        return tuple(pairs)
+
+    def refused(self, incoming: Incoming, why: Rejected) -> Refused:
+        """What is kept of a request that is turned away: the signature too, secrets not."""
+        return Refused(
+            source=self.source,
+            at=incoming.arrived,
+            slug=why.slug,
+            detail=why.detail,
+            method=incoming.method,
+            url=without_parameters(incoming.url, self.hidden_query),
+            headers=self.kept_headers(incoming),
+            body=incoming.body,
+        )
+
+
+def _repeats(name: str, value: str, repeated: frozenset[str]) -> list[str]:
+    """A header that came several times, as it came: joined with ", " again it is the same, and known as repeated."""
+    return value.split(", ") if name in repeated else [value]
+
+
+def unique_id(now: int, random: int) -> str:
+    """An id made here, marked so, in the order of time (a UUID of version 7). `random` has 74 bits."""
+    high, low = divmod(random & (1 << 74) - 1, 1 << 62)
+    return f"oncebox-{UUID(int=now // 1000 << 80 | 7 << 76 | high << 64 | 2 << 62 | low)}"
+
+
+def without_parameters(url: str, names: frozenset[str]) -> str:
+    """The URL without the query parameters of these names; the rest stays as it is written."""
+    path, mark, query = url.partition("?")
+    kept = [part for part in query.split("&") if unquote_plus(part.partition("=")[0]) not in names]
+    return f"{path}?{'&'.join(kept)}" if mark and kept else path

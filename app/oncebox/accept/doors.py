@@ -1,0 +1,107 @@
+"""Doors: the configured sources, each compiled to its door at start and at every reload."""
+
+from __future__ import annotations
+
+from secrets import randbits
+
+from oncebox.accept.batch import Batch, compile_batch
+from oncebox.accept.door import CREDENTIALS, Door
+from oncebox.accept.handshake import find_handshake
+from oncebox.accept.key import compile_fields
+from oncebox.accept.presets import Preset, find_preset
+from oncebox.accept.signature import compile_verifier, parse_signature
+from oncebox.accept.spec import SignatureSpec
+from oncebox.config import Settings, Source
+from oncebox.errors import ConfigError
+from oncebox.model import Reply
+
+# A handshake says itself which of these it answers.
+_GREETINGS = frozenset({"GET", "HEAD", "OPTIONS"})
+NO_PRESET = Preset(name="", signature=None)
+_TOKEN_PARAMETER = frozenset({"access_token"})
+
+
+def compile_doors(settings: Settings) -> dict[str, Door]:
+    """A door for each source that receives from outside. Raises ConfigError naming the source."""
+    limit = settings.server.max_body
+    return {name: compile_door(name, source, limit) for name, source in settings.sources.items() if not source.internal}
+
+
+def compile_door(name: str, source: Source, limit: int) -> Door:
+    """One source's door: what the source says, else what its preset says. Raises ConfigError naming the key."""
+    where = f"sources.{name}"
+    preset = find_preset(source.preset) if source.preset is not None else NO_PRESET
+    spec = _signature(source, preset, where)
+    id = source.id if source.id is not None else preset.id
+    if id is None and source.on_missing_id.policy == "reject":
+        raise ConfigError(_no_id(where, preset))
+    handshake = source.handshake or preset.handshake
+    # A preset's other methods are those of its handshake.
+    events = frozenset(source.methods or ("POST",))
+    secrets = tuple(secret.value for secret in source.secrets)
+    return Door(
+        source=name,
+        limit=source.max_body or limit,
+        fields=compile_fields(
+            {"id": id, "type": source.type or preset.type, "time": source.time or preset.time}, where
+        ),
+        events=events,
+        methods=events.union(preset.methods, _GREETINGS if handshake else ()),
+        verifier=None if spec is None else compile_verifier(spec, secrets, where),
+        keys=secrets,
+        bad_signature=preset.bad_signature,
+        greeting=find_handshake(handshake, f"{where}.handshake") if handshake else None,
+        batch=_batch(source.batch or preset.batch, where),
+        encoding=_encoding(source.encoding or preset.encoding),
+        reply=_reply(source, preset),
+        random=randbits,
+        on_missing=source.on_missing_id.policy,
+        window=round((source.on_missing_id.window or 0) * 1_000_000),
+        reject_conflict=source.on_conflict == "reject",
+        hidden=CREDENTIALS | _token(spec, "header"),
+        hidden_query=_TOKEN_PARAMETER | _token(spec, "query"),
+        loopback_only=source.loopback_only,
+        url=source.url,
+    )
+
+
+def _signature(source: Source, preset: Preset, where: str) -> SignatureSpec | None:
+    if source.unsigned:
+        return None
+    if source.signature is None:
+        return preset.signature
+    return parse_signature(source.signature, f"{where}.signature", preset.signature)
+
+
+def _token(spec: SignatureSpec | None, kind: str) -> frozenset[str]:
+    """The header or query parameter that carries the secret itself, and is therefore never stored."""
+    found, _, name = (
+        spec.sig.from_.partition(":") if spec is not None and spec.scheme in ("token", "jws") else ("", "", "")
+    )
+    return frozenset({name.lower() if kind == "header" else name}) if found == kind else frozenset()
+
+
+def _encoding(named: str | None) -> str:
+    return "" if named in (None, "identity") else named
+
+
+def _batch(text: str | None, where: str) -> Batch | None:
+    try:
+        return compile_batch(text) if text else None
+    except ValueError as error:
+        raise ConfigError(f"{where}.batch: {error}") from None
+
+
+def _reply(source: Source, preset: Preset) -> Reply | None:
+    if source.reply is None:
+        return preset.reply
+    return Reply(source.reply.status, source.reply.content_type, source.reply.body.encode())
+
+
+def _no_id(where: str, preset: Preset) -> str:
+    if preset.on_missing_id:
+        return f"{where}: {preset.name}: {preset.on_missing_id}"
+    return (
+        f'{where}: nothing says where the id is; set id, or on_missing_id: "body-hash:10m" (equal bodies within ten '
+        'minutes are one event, also where two were meant) or "unique" (every request is an event, retries too)'
+    )

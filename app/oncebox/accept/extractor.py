@@ -1,0 +1,193 @@
+"""Extractor: where a text is in a request (`header:X-Id`, `form:payload json:/id`), compiled once. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from email.parser import HeaderParser
+from hashlib import sha256
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from oncebox.accept.form import Pairs, form_pairs, query_pairs
+from oncebox.accept.incoming import Incoming
+from oncebox.accept.pointer import NotText, Path, Pointers, Unreadable, parse_pointer, text_of
+
+WRITTEN = (
+    "header:NAME, body:/pointer, form:NAME, query:NAME or hash:body, "
+    "and then json:/pointer, mime:NAME or percent if it is inside of that"
+)
+
+
+class Unfit(ValueError):
+    """Something is there, and it can be no id; the message is the rest of a sentence that starts with the place."""
+
+
+class View:
+    """One event of a request while its texts are looked up; the body is parsed at most once."""
+
+    __slots__ = ("_form", "_leaves", "data", "incoming", "pointers")
+
+    def __init__(self, incoming: Incoming, data: bytes, pointers: Pointers | None) -> None:
+        self.incoming = incoming
+        self.data = data
+        self.pointers = pointers
+        self._leaves: tuple[Any, ...] | None = None
+        self._form: Pairs | None = None
+
+    def leaf(self, number: int) -> Any:
+        """The value at one of the body's pointers; raises Unreadable."""
+        if self._leaves is None:
+            assert self.pointers is not None
+            self._leaves = self.pointers.read(self.data)
+        return self._leaves[number]
+
+    def form(self) -> Pairs:
+        """The fields of the body as a form; raises Unreadable."""
+        if self._form is None:
+            try:
+                self._form = form_pairs(self.incoming.content_type, self.data)
+            except ValueError as error:
+                raise Unreadable(f"it is not a form: {error}") from None
+        return self._form
+
+
+Find = Callable[[View], str | None]
+
+
+class Extractor(msgspec.Struct, frozen=True):
+    """`find` gives the text, None where there is none; raises Unfit and Unreadable. `place` says where it looks."""
+
+    spec: str
+    place: str
+    header: str | None
+    in_body: bool
+    find: Find
+
+
+def compile_extractor(spec: str, paths: list[Path]) -> Extractor:
+    """An extractor from its text. A pointer into the body is added to `paths`, all of which are read in one pass.
+
+    Raises ValueError saying how it is written.
+    """
+    first, *steps = re.split(r" (?=json:|mime:|percent(?: |$))", spec)
+    kind, colon, name = first.partition(":")
+    if not colon or not name or kind not in _KINDS or (kind == "hash" and name != "body"):
+        raise ValueError(f'"{spec}" is not where a text can be; write {WRITTEN}')
+    find, place = _KINDS[kind](name, paths)
+    for step in steps:
+        find = _after(step, find)
+    place = place + "".join(f", {step}" for step in steps)
+    return Extractor(spec, place, name.lower() if kind == "header" else None, kind in ("body", "form"), find)
+
+
+def _header(name: str, paths: list[Path]) -> tuple[Find, str]:
+    key = name.lower()
+
+    def find(view: View) -> str | None:
+        value = view.incoming.headers.get(key)
+        if key in view.incoming.repeated:
+            raise Unfit("came more than once")
+        if value is None or value.isascii():
+            return value or None
+        return _utf8(value.encode("latin-1", "replace"))
+
+    return find, f"in header {name}"
+
+
+def _body(name: str, paths: list[Path]) -> tuple[Find, str]:
+    path = parse_pointer(name)
+    if path not in paths:
+        paths.append(path)
+    number = paths.index(path)
+
+    def find(view: View) -> str | None:
+        try:
+            return text_of(view.leaf(number))
+        except NotText as error:
+            raise Unfit(str(error)) from None
+
+    return find, f"at {name}"
+
+
+def _form(name: str, paths: list[Path]) -> tuple[Find, str]:
+    return lambda view: _only(view.form(), name), f"in form field {name}"
+
+
+def _query(name: str, paths: list[Path]) -> tuple[Find, str]:
+    def find(view: View) -> str | None:
+        try:
+            return _only(query_pairs(view.incoming.query), name)
+        except ValueError as error:
+            raise Unfit(str(error)) from None
+
+    return find, f"in query parameter {name}"
+
+
+def _hash(name: str, paths: list[Path]) -> tuple[Find, str]:
+    return lambda view: sha256(view.data).hexdigest(), "in the body"
+
+
+_KINDS = {"header": _header, "body": _body, "form": _form, "query": _query, "hash": _hash}
+
+
+def _only(pairs: Pairs, name: str) -> str | None:
+    values = [value for key, value in pairs if key == name]
+    if len(values) > 1:
+        raise Unfit("came more than once")
+    return values[0] or None if values else None
+
+
+def _after(step: str, before: Find) -> Find:
+    """What is found inside of what was found before."""
+    word, _, name = step.partition(":")
+    inside = _percent if word == "percent" else _mime(name) if word == "mime" else _json(name)
+
+    def find(view: View) -> str | None:
+        text = before(view)
+        return None if text is None else inside(text)
+
+    return find
+
+
+def _percent(text: str) -> str | None:
+    return _utf8(unquote_to_bytes(text)) or None
+
+
+def _mime(name: str) -> Callable[[str], str | None]:
+    if not name:
+        raise ValueError("after mime: comes the name of a header, such as mime:Message-ID")
+
+    def inside(text: str) -> str | None:
+        value = HeaderParser().parsestr(text.lstrip("\r\n"), headersonly=True).get(name)
+        return None if value is None else re.sub(r"\r?\n[ \t]+", " ", str(value)).strip() or None
+
+    return inside
+
+
+def _json(name: str) -> Callable[[str], str | None]:
+    pointers = Pointers([parse_pointer(name)])
+
+    def inside(text: str) -> str | None:
+        try:
+            return text_of(pointers.read(text.encode("utf-8", "surrogateescape"))[0])
+        except NotText as error:
+            raise Unfit(str(error)) from None
+        except (Unreadable, UnicodeEncodeError):
+            raise Unfit("is not JSON") from None
+
+    return inside
+
+
+def _utf8(value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Unfit("is not UTF-8") from None
+
+
+def compile_all(specs: Sequence[str], paths: list[Path]) -> tuple[Extractor, ...]:
+    """Several extractors that share one pass over the body; raises ValueError."""
+    return tuple(compile_extractor(spec, paths) for spec in specs)

@@ -1,0 +1,80 @@
+"""Refusal: requests that were turned away, on their way into the store's ring without any reply waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from oncebox.errors import StoreError
+from oncebox.model import Refused
+
+Refuse = Callable[[Sequence[Refused], dict[tuple[str, str], int], int], Awaitable[None]]
+
+# Five writes a second, however many are refused.
+PAUSE = 0.2
+PER_SOURCE = 200
+MAX_BYTES = 8 << 20
+
+
+class Refusals:
+    """Waiting refusals, bounded: the newest 200 of each source and 8 MiB in all. Every one is counted, kept or not.
+
+    `totals` counts by (source, slug) since the start; a source that does not exist counts as "".
+    """
+
+    def __init__(self, refuse: Refuse, clock: Callable[[], int]) -> None:
+        self._refuse = refuse
+        self._clock = clock
+        self.totals: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._waiting: dict[str, deque[Refused]] = {}
+        self._bytes = 0
+        self._news = asyncio.Event()
+
+    def count(self, source: str, slug: str) -> None:
+        """Count a refusal without keeping its request."""
+        self.totals[source, slug] += 1
+        if source:
+            self._counts[source, slug] += 1
+            self._news.set()
+
+    def keep(self, refused: Refused) -> None:
+        """Count a refusal and keep its request; when too many wait, older ones of the greediest source go."""
+        self.count(refused.source, refused.slug)
+        waiting = self._waiting.setdefault(refused.source, deque())
+        waiting.append(refused)
+        self._bytes += _size(refused)
+        if len(waiting) > PER_SOURCE:
+            self._drop(waiting)
+        while self._bytes > MAX_BYTES and sum(map(len, self._waiting.values())) > 1:
+            self._drop(max(self._waiting.values(), key=lambda some: sum(map(_size, some))))
+
+    def _drop(self, waiting: deque[Refused]) -> None:
+        self._bytes -= _size(waiting.popleft())
+
+    async def run(self) -> None:
+        """Write what waits, at most five times a second, until cancelled."""
+        while True:
+            await self._news.wait()
+            await self.flush()
+            await asyncio.sleep(PAUSE)
+
+    async def flush(self) -> None:
+        """Write all that waits now. If the store cannot take it, the counts wait for the next time."""
+        self._news.clear()
+        refused = [one for waiting in self._waiting.values() for one in waiting]
+        counts = dict(self._counts)
+        if not counts:
+            return
+        self._waiting.clear()
+        self._counts.clear()
+        self._bytes = 0
+        try:
+            await self._refuse(refused, counts, self._clock())
+        except StoreError:
+            self._counts.update(counts)
+
+
+def _size(refused: Refused) -> int:
+    return len(refused.body) + len(refused.url) + sum(len(name) + len(value) for name, value in refused.headers)

@@ -1,0 +1,136 @@
+"""Attempt: one try of one delivery, from its start until its outcome is written down."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import anyio
+
+from oncebox.drain.ledger import Ledger, report
+from oncebox.drain.target import Target
+from oncebox.drain.verdict import Verdict, of_error, of_timeout, settled
+from oncebox.model import Claimed, Settled
+
+# How long a handler may take to clean up after it was cancelled before its slot counts as stuck.
+PATIENCE = 1.0
+
+STAGED_FAILED = Verdict(outcome="error", error="staged: the writes of the handler failed", reason="staged")
+CANCELLED = Verdict(outcome="error", error="the handler cancelled its own task", reason="CancelledError")
+
+log = logging.getLogger("oncebox.drain")
+
+
+class Attempt:
+    """Holds its slot until the work has really ended; `on_stuck` is told when it goes on after its time was up."""
+
+    def __init__(
+        self,
+        target: Target,
+        claimed: Claimed,
+        ledger: Ledger,
+        now: Callable[[], int],
+        jitter: Callable[[], float],
+        on_stuck: Callable[[], None],
+    ) -> None:
+        self.target = target
+        self.claimed = claimed
+        self.stuck = False
+        self._ledger = ledger
+        self._now = now
+        self._jitter = jitter
+        self._on_stuck = on_stuck
+        self._stopping = False
+        self._scope = anyio.CancelScope(shield=True)
+        self._task: asyncio.Task[Verdict] | None = None
+
+    async def run(self) -> None:
+        """Deliver, then have the outcome written. Ends early only by `abandon`."""
+        with self._scope:
+            started_at, begin = self._now(), time.monotonic()
+            verdict = await self._verdict()
+            duration = round((time.monotonic() - begin) * 1_000_000)
+            if verdict is None:
+                await self._ledger.release([self.claimed])
+            else:
+                await self._settle(verdict, started_at, duration)
+
+    @property
+    def working(self) -> bool:
+        """The work has not ended yet; what remains otherwise is to write its outcome."""
+        return self._task is None or not self._task.done()
+
+    def stop(self) -> None:
+        """The process stops: cancel the work. If that ends it, the attempt does not count."""
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def abandon(self) -> None:
+        """Wait no longer, whatever the work does."""
+        self._scope.cancel()
+
+    async def _verdict(self) -> Verdict | None:
+        """How it ended; None if the stop ended it."""
+        if self._is_stopping():
+            return None
+        # A plain task: an anyio scope cancels again at every await, so that a handler which ignores it would spin.
+        self._task = task = asyncio.create_task(
+            self._target_work(), name=f"{self.target.name}:{self.claimed.event.seq}"
+        )
+        try:
+            in_time, _ = await asyncio.wait({task}, timeout=self.target.timeout)
+            if not in_time:
+                await self._overrun(task)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not in_time:
+            return of_timeout(self.target.timeout)
+        if task.cancelled():
+            return None if self._is_stopping() else CANCELLED
+        return task.result()
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
+    async def _target_work(self) -> Verdict:
+        try:
+            return await self.target.deliver(self.claimed)
+        except Exception as error:  # noqa: BLE001  # a target's own fault must not end the drain
+            return of_error(error)
+
+    async def _overrun(self, task: asyncio.Task[Verdict]) -> None:
+        if self.target.stoppable:
+            task.cancel()
+            await asyncio.wait({task}, timeout=PATIENCE)
+        if not task.done():
+            self.stuck = True
+            self._on_stuck()
+            log.warning(
+                "attempt goes on after its time target=%s seq=%d; it keeps its slot until it returns",
+                self.target.name,
+                self.claimed.event.seq,
+            )
+            await asyncio.wait({task})
+
+    async def _settle(self, verdict: Verdict, started_at: int, duration: int) -> None:
+        outcome = self._settled(verdict, started_at, duration)
+        otherwise = None if verdict.staged is None else self._settled(STAGED_FAILED, started_at, duration)
+        if await self._ledger.settle(outcome, verdict.staged, otherwise):
+            report(outcome, verdict.reason)
+        else:
+            log.info("late result dropped target=%s seq=%d", self.target.name, self.claimed.event.seq)
+
+    def _settled(self, verdict: Verdict, started_at: int, duration: int) -> Settled:
+        return settled(
+            self.claimed,
+            verdict,
+            self.target.retry,
+            started_at=started_at,
+            duration=duration,
+            now=self._now(),
+            jitter=self._jitter(),
+        )

@@ -1,0 +1,141 @@
+"""Server: everything put together and kept running: the store, the inbox before it, the drain behind it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from difflib import get_close_matches
+
+import anyio
+import msgspec
+from litestar import Litestar
+from litestar.config.app import AppConfig
+
+from oncebox.accept.doors import compile_doors
+from oncebox.accept.inbox import Inbox
+from oncebox.accept.ingress import create_ingress
+from oncebox.clock import Clock
+from oncebox.config import Config
+from oncebox.drain.drain import Drain, set_up
+from oncebox.drain.load import Handlers, load_handlers
+from oncebox.errors import ConfigError
+from oncebox.operate.api import create_api
+from oncebox.route import Route, compile_router, internal_sources
+from oncebox.store.sqlite import Options, SQLiteStore, open_store
+from oncebox.watch import Watch
+
+log = logging.getLogger("oncebox.server")
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What runs, for those who put an application around it."""
+
+    config: Config
+    handlers: Handlers
+    store: SQLiteStore
+    inbox: Inbox
+    drain: Drain
+    watch: Watch
+
+
+@asynccontextmanager
+async def running(config: Config) -> AsyncIterator[Parts]:
+    """Open the file and process what is in it for as long as the block lasts; then finish and close.
+
+    Everything that can be wrong with the configuration is found before the file is touched. Raises OnceboxError.
+    """
+    doors = compile_doors(config)
+    handlers = load(config)
+    routes = all_routes(config, handlers)
+    clock = Clock()
+    drains: list[Drain] = []
+
+    def woken(targets: set[str]) -> None:
+        for drain in drains:
+            drain.wake(targets)
+
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(
+            open_store(
+                config.store.path,
+                router=compile_router(routes),
+                internal=internal(config, routes),
+                woken=woken,
+                options=store_options(config),
+            )
+        )
+        await set_up(store, handlers, clock)
+        inbox = Inbox(doors, store, clock)
+        drain = Drain(store, handlers, now=clock)
+        drains.append(drain)
+        watch = Watch(store, drain)
+        group = await stack.enter_async_context(anyio.create_task_group())
+        group.start_soon(drain.run)
+        group.start_soon(inbox.refusals.run)
+        group.start_soon(watch.run)
+        try:
+            yield Parts(config, handlers, store, inbox, drain, watch)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await drain.stop(config.server.grace / 2)
+                await inbox.refusals.flush()
+            group.cancel_scope.cancel()
+
+
+def load(config: Config) -> Handlers:
+    """The handlers that the configuration names. Raises HandlerError, ConfigError."""
+    if config.targets:
+        name = next(iter(config.targets))
+        raise ConfigError(
+            f"targets.{name}: this version delivers to Python handlers only; take [targets] out, and post the event "
+            "from an async handler"
+        )
+    return load_handlers(config.handlers, config.folder, taken=config.targets)
+
+
+def all_routes(config: Config, handlers: Handlers) -> list[Route]:
+    """The handlers' own routes and the configured ones. Raises ConfigError for a target that nobody is."""
+    known = [*handlers.names, *config.targets]
+    for number, route in enumerate(config.routes):
+        for target in route.to:
+            if target not in known:
+                close = get_close_matches(target, known, 1)
+                hint = f'; did you mean "{close[0]}"?' if close else f"; there are: {', '.join(known) or 'none'}"
+                raise ConfigError(f'routes[{number}].to: there is no target or handler "{target}"{hint}')
+    configured = [
+        Route(source=r.source, type=r.type, where=r.where, ordered_by=r.ordered_by, to=r.to) for r in config.routes
+    ]
+    return [*configured, *handlers.routes]
+
+
+def internal(config: Config, routes: list[Route]) -> frozenset[str]:
+    """The sources that handlers may emit into."""
+    declared = [name for name, source in config.sources.items() if source.internal]
+    return internal_sources(routes, declared=declared, receiving=set(config.sources) - set(declared))
+
+
+def store_options(config: Config) -> Options:
+    """How the file is held, as configured."""
+    return Options(
+        name=config.server.name,
+        queue=config.server.queue,
+        checkpoint=config.store.checkpoint,
+        durability=config.store.durability,
+        least=lambda disk: min(config.store.min_free.bytes_of(disk), disk // 20),
+    )
+
+
+def create_app(parts: Parts) -> Litestar:
+    """The HTTP surface of a running inbox."""
+    return Litestar.from_config(
+        AppConfig(
+            route_handlers=[
+                create_ingress(parts.inbox, public_url=parts.config.server.public_url),
+                *create_api(parts.config, parts.store, parts.watch.reasons),
+            ],
+            openapi_config=None,
+            logging_config=None,
+        )
+    )

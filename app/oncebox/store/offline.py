@@ -1,0 +1,63 @@
+"""Offline: reading a file that no server has open, from a process of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from oncebox.errors import Locked, SchemaTooNew, StoreError
+from oncebox.store.lock import read_lock
+from oncebox.store.migrations import VERSION, connect_reader
+
+T = TypeVar("T")
+
+
+@contextmanager
+def open_offline(path: Path) -> Iterator[Callable[[Callable[[sqlite3.Connection], T]], T]]:
+    """A function that runs queries on the file, read-only, each in one transaction.
+
+    Raises Locked while a server has the file: ask that one. Raises StoreError for a file that is missing or foreign.
+    """
+    lock = read_lock(path)
+    if lock is not None and lock.held:
+        raise Locked(f"{path}: a server has this file open; ask it instead")
+    if not path.is_file():
+        raise StoreError(f"{path}: there is no such file yet; `oncebox serve` makes it, or name another (store.path)")
+    db = _connect(path)
+    try:
+        yield lambda query: _in_transaction(db, query)
+    finally:
+        db.close()
+
+
+def _in_transaction(db: sqlite3.Connection, query: Callable[[sqlite3.Connection], T]) -> T:
+    db.execute("begin")
+    try:
+        return query(db)
+    finally:
+        db.execute("rollback")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    try:
+        db = connect_reader(path)
+        try:
+            _check(db, path)
+        except BaseException:
+            db.close()
+            raise
+        return db
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: cannot be read ({error}); is it a file of Oncebox (store.path)?") from error
+
+
+def _check(db: sqlite3.Connection, path: Path) -> None:
+    version = db.execute("pragma user_version").fetchone()[0]
+    if version == 0:
+        raise StoreError(f"{path}: is a database of something else; change store.path")
+    (needed,) = db.execute("select value from meta where name = 'min_version'").fetchone()
+    if version > VERSION and needed > VERSION:
+        raise SchemaTooNew(f"{path}: was written by a newer Oncebox (schema {version}); use that version to read it")
