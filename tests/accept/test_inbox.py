@@ -350,6 +350,8 @@ class TestStart:
             ({"id": "body:/id", "type": "body:"}, r"sources\.x: .*body:"),
             ({"id": "body:/id", "handshake": "slak"}, r'sources\.x\.handshake: .*did you mean "slack"'),
             ({"preset": "stripr"}, 'did you mean "stripe"'),
+            ({"id": "header:X-Id", "batch": "array"}, r"sources\.x: every item of a batch would have the same id"),
+            ({"id": "body:/id", "batch": "list"}, r"sources\.x\.batch: "),
             ({}, r"sources\.x: nothing says where the id is"),
         ],
     )

@@ -180,6 +180,12 @@ async def test_a_length_that_lies_never_makes_an_event_of_another_size(client: C
     )
 
 
+async def test_a_nul_byte_in_a_header_is_refused_by_the_server_or_left_out(client: Client) -> None:
+    status, _, _ = await client.send("/in/demo", b'{"id": 1}', "X-Name: a\0b")
+    stored = [json.loads(headers) for (headers,) in await client.rows("select headers from payloads")]
+    assert status == 400 or ["x-name", "ab"] in stored[0]
+
+
 async def test_any_host_is_answered(client: Client) -> None:
     for host in ("", "evil.example", "127.0.0.1:1", "xn--bcher-kva.example"):
         body = b'{"id": "%s"}' % (host.encode() or b"none")

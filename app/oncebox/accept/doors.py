@@ -39,19 +39,24 @@ def compile_door(name: str, source: Source, limit: int) -> Door:
     # A preset's other methods are those of its handshake.
     events = frozenset(source.methods or ("POST",))
     secrets = tuple(secret.value for secret in source.secrets)
+    batch = _batch(source.batch or preset.batch, where)
+    types = {"id": id, "type": source.type or preset.type, "time": source.time or preset.time}
+    fields = compile_fields(types, where)
+    if batch is not None and batch.form != "cloudevents" and id is not None and not fields.tells_items_apart:
+        raise ConfigError(
+            f'{where}: every item of a batch would have the same id; take it from the body: id = "body:/…"'
+        )
     return Door(
         source=name,
         limit=source.max_body or limit,
-        fields=compile_fields(
-            {"id": id, "type": source.type or preset.type, "time": source.time or preset.time}, where
-        ),
+        fields=fields,
         events=events,
         methods=events.union(preset.methods, _GREETINGS if handshake else ()),
         verifier=None if spec is None else compile_verifier(spec, secrets, where),
         keys=secrets,
         bad_signature=preset.bad_signature,
         greeting=find_handshake(handshake, f"{where}.handshake") if handshake else None,
-        batch=_batch(source.batch or preset.batch, where),
+        batch=batch,
         encoding=_encoding(source.encoding or preset.encoding),
         reply=_reply(source, preset),
         random=randbits,

@@ -62,7 +62,6 @@ class Extractor(msgspec.Struct, frozen=True):
 
     spec: str
     place: str
-    header: str | None
     in_body: bool
     find: Find
 
@@ -80,7 +79,7 @@ def compile_extractor(spec: str, paths: list[Path]) -> Extractor:
     for step in steps:
         find = _after(step, find)
     place = place + "".join(f", {step}" for step in steps)
-    return Extractor(spec, place, name.lower() if kind == "header" else None, kind in ("body", "form"), find)
+    return Extractor(spec, place, kind in ("body", "form", "hash"), find)
 
 
 def _header(name: str, paths: list[Path]) -> tuple[Find, str]:

@@ -45,6 +45,11 @@ class Fields:
         # The sender's time is looked at by the signature; here it is only held to its grammar.
         self.time = compile_all(_listed(fields.get("time")), [])
 
+    @property
+    def tells_items_apart(self) -> bool:
+        """Whether two items of one request can have different ids."""
+        return any(extractor.in_body for extractor in self._id)
+
     def read(self, incoming: Incoming, item: bytes | None = None) -> Found:
         """The id and type of a request, or of one item of its batch.
 
@@ -139,7 +144,7 @@ def _unreadable(item: bytes | None, error: Unreadable) -> Rejected:
 
 def _nothing(extractor: Extractor, view: View, item: bytes | None) -> str:
     words = f"no value {extractor.place}"
-    if extractor.header or not extractor.in_body:
+    if not extractor.in_body:
         return words
     return f"{words}; the {'body' if item is None else 'item'} {_names(extractor, view)}"
 

@@ -105,7 +105,9 @@ class Care:
         free, least = disk.f_bavail * disk.f_frsize, self._least(disk.f_blocks * disk.f_frsize)
         if free >= least:
             return ""
-        return f"the disk has {free >> 20} MiB free and {least >> 20} MiB must stay free (store.min_free); free some space"
+        return (
+            f"the disk has {free >> 20} MiB free and {least >> 20} MiB must stay free (store.min_free); free some space"
+        )
 
     def wal_bytes(self) -> int:
         """The size of the write-ahead log."""

@@ -23,6 +23,7 @@ from oncebox.store import accepts
 from oncebox.store.books import Books
 from oncebox.store.care import Care
 from oncebox.store.faults import is_busy, is_of_the_disk
+from oncebox.store.queue import GROUP, Queue, Waiting
 from oncebox.store.routing import Routing
 from oncebox.store.statement import BEGIN, COMMIT, ROLLBACK
 from oncebox.store.thread import on_thread
@@ -30,24 +31,12 @@ from oncebox.store.thread import on_thread
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], Any]
 
-GROUP = 256
-GROUP_BYTES = 16 << 20
-WAITING_BYTES = 64 << 20
 BUSY_PATIENCE = 5.0
 BUSY_PAUSE = 0.02
 TRIAL = 1.0
 CARE = 1.0
 
 log = logging.getLogger("oncebox.store")
-
-
-class Waiting(msgspec.Struct):
-    """A request that waits for its commit."""
-
-    arrivals: Sequence[Arrival]
-    size: int
-    since: float
-    future: asyncio.Future[list[Stored]]
 
 
 class Job(msgspec.Struct):
@@ -78,9 +67,8 @@ class Writer:
         self.trouble = ""
         self.short = ""
         self._db, self._raw, self._books, self._routing = db, raw, books, routing
-        self._queue, self._woken, self._care = queue, woken, care
-        self._accepts: deque[Waiting] = deque()
-        self._accept_bytes = 0
+        self._woken, self._care = woken, care
+        self._accepts = Queue(queue)
         self._jobs: deque[Job] = deque()
         self._slices: deque[Job] = deque()
         self._wake = asyncio.Event()
@@ -97,12 +85,7 @@ class Writer:
             raise StorageFull(self.short, 30)
         if self.trouble and time.monotonic() < self._trial_at:
             raise StorageFull(self.trouble, 5)
-        size = sum(len(arrival.body) for arrival in arrivals)
-        if len(self._accepts) >= self._queue or self._accept_bytes + size > max(WAITING_BYTES, size):
-            raise Overloaded("more requests wait for the disk than the queue holds; send it again in a moment", 1)
-        future: asyncio.Future[list[Stored]] = asyncio.get_running_loop().create_future()
-        self._accepts.append(Waiting(arrivals, size, time.monotonic(), future))
-        self._accept_bytes += size
+        future = self._accepts.add(arrivals)
         self._wake.set()
         return future
 
@@ -163,7 +146,7 @@ class Writer:
     async def _serve_accepts(self) -> None:
         if not self._accepts:
             return
-        group = self._take_group()
+        group = self._accepts.take()
         try:
             outcome = await on_thread(self._db, self._accept_group, [waiting.arrivals for waiting in group])
         except sqlite3.Error as error:
@@ -176,17 +159,6 @@ class Writer:
             self._woken(outcome.targets)
         if outcome.replays:
             self._care.noticed(outcome)
-
-    def _take_group(self) -> list[Waiting]:
-        group: list[Waiting] = []
-        size = 0
-        while self._accepts and len(group) < GROUP and size < GROUP_BYTES:
-            waiting = self._accepts.popleft()
-            self._accept_bytes -= waiting.size
-            if not waiting.future.done():
-                group.append(waiting)
-                size += waiting.size
-        return group
 
     def _accept_group(self, requests: Sequence[Sequence[Arrival]]) -> accepts.Outcome:
         """The whole group at once; if that fails for any reason but the disk's, one by one."""
@@ -221,8 +193,7 @@ class Writer:
         """A busy file is waited for, each request at most five seconds; a full disk refuses at once."""
         if is_busy(error):
             old = [w for w in group if time.monotonic() - w.since > BUSY_PATIENCE]
-            self._accepts.extendleft(reversed([w for w in group if w not in old]))
-            self._accept_bytes += sum(w.size for w in group if w not in old)
+            self._accepts.put_back([w for w in group if w not in old])
             for waiting in old:
                 _answer(waiting.future, Overloaded("another program holds the file; send it again in a moment", 2))
             await asyncio.sleep(BUSY_PAUSE)
