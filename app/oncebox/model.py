@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
@@ -20,7 +21,12 @@ MICROSECONDS = 1_000_000
 def moment(at: int) -> str:
     """Unix microseconds as RFC 3339 UTC with microseconds: `2026-12-02T01:02:03.000004Z`."""
     seconds, rest = divmod(at, MICROSECONDS)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:06d}Z"
+    return f"{_second(seconds)}.{rest:06d}Z"
+
+
+@lru_cache(maxsize=1024)
+def _second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, weakref=True):

@@ -89,6 +89,13 @@ class TestReceipts:
         ((stored,),) = await sender.rows("select headers from payloads")
         assert json.loads(stored) == [["x-a", "1"], ["x-a", "2"]]
 
+    async def test_nul_is_left_out_of_headers_and_types(self, open_inbox: OpenInbox, source: Make) -> None:
+        sender = await open_inbox({"shop": source(type="header:X-Type")})
+        await sender.send("shop", '{"id": 1}', ("X-Type", "a\0b"))
+        assert await sender.rows("select type, json(headers) from events join payloads using (seq)") == [
+            ("ab", '[["x-type","ab"]]')
+        ]
+
 
 class TestOrderOfChecks:
     async def test_each_check_comes_before_the_next(self, open_inbox: OpenInbox, source: Make) -> None:
@@ -273,6 +280,7 @@ class TestRefusals:
             source="gh", at=NOW, slug="", detail="", method="POST", url="u", headers=(), body=b'{"id": 1}'
         )
         assert (await sender.inbox.again(refused)).status == 401
+        assert not sender.inbox.refusals.totals
         assert (await sender.inbox.again(refused, trust=True)).status == 202
         assert await sender.rows("select verified from events") == [("trusted",)]
 

@@ -61,6 +61,7 @@ def test_a_body_with_a_name_twice_is_refused_where_the_signature_reads_it() -> N
     assert verifier.verify(request(b'{"value":[{"clientState":"cs"}]}'), NOW).secret == 0
     assert "twice" in refused(verifier, request(b'{"value":[{"clientState":"evil","clientState":"cs"}]}'))
     refused(verifier, request(b'{"value":[]}'))
+    assert "another secret" in refused(verifier, request(b'{"value":[{"clientState":"cs"},{"clientState":"evil"}]}'))
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b"\xff{}", b"NaN", b"", b"1" * 20_000, b'"\\ud800"'])

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -463,29 +467,77 @@ async def test_a_setup_that_fails_is_named(open_quiet: OpenQuiet) -> None:
             await set_up(store, Handlers(setups=(broken,)))
 
 
-async def test_errors_of_the_store_are_survived_and_logged_once(
+@contextmanager
+def refusing(path: Path, state: str) -> Iterator[None]:
+    """As long as the block lasts, the file refuses to have any delivery in that state."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as outside:
+        outside.execute(
+            f"create trigger refusing before update on deliveries when new.state = '{state}' "
+            "begin select raise(abort, 'the disk is gone'); end"
+        )
+        yield
+        outside.execute("drop trigger refusing")
+
+
+async def test_claims_that_the_file_refuses_are_survived_and_logged_once(
     open_box: OpenBox, caplog: pytest.LogCaptureFixture
 ) -> None:
     @on("demo")
     async def work(event: Event) -> None:
         pass
 
-    async with open_box(work) as box:
+    @on("demo")
+    def also(event: Event, db: Transaction) -> None:
+        pass
+
+    async with open_box(work, also) as box:
         await box.settle()
-        claims = box.store.claims
-        healthy, claims.take = claims.take, broken_take  # type: ignore[method-assign,assignment]  # a fault of the disk's
-        await box.receive("a")
-        await until(lambda: not box.drain.alive())
-        assert "OSError: the disk is gone" in box.drain.trouble()[0]
-        claims.take = healthy  # type: ignore[method-assign]
+        with refusing(box.store.path, "running"):
+            await box.receive("a")
+            await until(lambda: len(box.drain.trouble()) == 2)
+            assert all("IntegrityError: the disk is gone" in reason for reason in box.drain.trouble())
+            assert not box.drain.alive()
         await until(box.drain.alive)
         await box.settle()
-        assert await box.states() == [("a", "done", 1, "ok")]
+        assert await box.states() == [("a", "done", 1, "ok")] * 2
     assert sum("drain failed loop=target work" in message for message in caplog.messages) == 1
 
 
-def broken_take(*_args: object) -> list[Any]:
-    raise OSError("the disk is gone")
+async def test_an_outcome_that_the_file_refuses_waits_and_is_written_later(
+    open_box: OpenBox, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran: list[str] = []
+
+    @on("demo")
+    async def work(event: Event, db: StagedTransaction) -> None:
+        ran.append(event.id)
+        db.execute("insert into effects values (?, 'once')", (event.id,))
+
+    async with open_box(tables, work) as box:
+        await box.settle()
+        with refusing(box.store.path, "done"):
+            await box.receive("a")
+            await until(lambda: "store call failed call=settle" in caplog.text)
+        await box.settle()
+        assert await box.states() == [("a", "done", 1, "ok")]
+        assert await box.rows("select * from effects") == [("a", "once")]
+    assert ran == ["a"]
+
+
+@pytest.mark.parametrize("value", [object(), 2.0**70])
+async def test_a_value_that_the_database_cannot_take_fails_the_attempt(open_box: OpenBox, value: object) -> None:
+    class Huge(int):
+        pass
+
+    @on("demo")
+    async def work(event: Event, db: StagedTransaction) -> None:
+        db.execute("insert into effects values (?, ?)", (event.id, value))
+
+    async with open_box(tables, work) as box:
+        await box.receive("a")
+        await box.settle()
+        [(state, attempts)] = await box.rows("select state, attempts from v_deliveries")
+        assert (state, attempts) == (("pending", 1) if type(value) is object else ("done", 1))
 
 
 async def until(holds: Any) -> None:

@@ -86,10 +86,13 @@ class Inbox:
         pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in refused.headers]
         headers, repeated = read_headers(pairs)
         incoming = Incoming(refused.method, refused.url, query, headers, repeated, body, body, refused.at)
-        return await self._judge(door.trusting() if trust else door, incoming)
+        return await self._judge(door.trusting() if trust else door, incoming, known=True)
 
-    async def _judge(self, door: Door, incoming: Incoming) -> Answer:
-        """The checks in their order; a request is refused for the first that fails, replays included."""
+    async def _judge(self, door: Door, incoming: Incoming, *, known: bool = False) -> Answer:
+        """The checks in their order; a request is refused for the first that fails, replays included.
+
+        A `known` one has been refused before, and is neither kept nor counted again.
+        """
         try:
             incoming = door.open(incoming)
             reply = door.greet(incoming)
@@ -101,7 +104,7 @@ class Inbox:
             arrivals = door.arrivals(incoming, verified.scheme)
             stored = await self.store.accept(arrivals) if arrivals else []
         except Rejected as why:
-            return self._turn_away(door, why, incoming)
+            return refusal(door, why) if known else self._turn_away(door, why, incoming)
         except (Overloaded, IdConflict) as error:
             return self._turn_away(door, _refusal_of(error))
         return batch_answer(arrivals, stored, door.reply) if door.is_batch(incoming) else answer(arrivals, stored)
@@ -112,9 +115,7 @@ class Inbox:
             self.refusals.count(door.source if door else "", why.slug)
         else:
             self.refusals.keep(door.refused(incoming, why))
-        more = {"index": why.index} if isinstance(why, BadItem) else {}
-        status = door.bad_signature if door is not None and why.slug == "bad-signature" else why.status
-        return Answer(status, CONTENT_TYPE, problem(status, why.slug, why.detail, **more), why.headers)
+        return refusal(door, why)
 
 
 def _incoming(request: Request, door: Door, body: bytes, now: int) -> Incoming:
@@ -130,6 +131,13 @@ def _refusal_of(error: Overloaded | IdConflict) -> Rejected:
         return Rejected(422, "id-conflict", str(error))
     slug = "storage-full" if isinstance(error, StorageFull) else "overloaded"
     return Rejected(503, slug, str(error), (("retry-after", str(error.retry_after)),))
+
+
+def refusal(door: Door | None, why: Rejected) -> Answer:
+    """The problem that a refused sender is answered, with the status that this sender wants for a wrong signature."""
+    more = {"index": why.index} if isinstance(why, BadItem) else {}
+    status = door.bad_signature if door is not None and why.slug == "bad-signature" else why.status
+    return Answer(status, CONTENT_TYPE, problem(status, why.slug, why.detail, **more), why.headers)
 
 
 def answer(arrivals: Sequence[Arrival], stored: Sequence[Stored]) -> Answer:

@@ -22,6 +22,7 @@ def create_ingress(inbox: Inbox, *, path: str = "/in", public_url: str | None = 
     @asgi(path, is_mount=True, copy_scope=False)
     async def ingress(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
+            await send({"type": "websocket.close", "code": 1000, "reason": ""})
             return
         try:
             answer = await _answer(inbox, scope, receive, public_url)

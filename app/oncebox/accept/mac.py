@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from oncebox.accept.given import compile_given, write_signature
 from oncebox.accept.incoming import Incoming
 from oncebox.accept.message import compile_message, url_spellings
-from oncebox.accept.place import UNREAD, Reading, compile_place, label, parse_json, pointer_steps, walk
+from oncebox.accept.place import Reading, compile_place, label, parse_json, pointer_steps, walk
 from oncebox.accept.spec import Hash, Key, SignatureSpec, Timestamp, Verified, Verifier, refusal
 from oncebox.accept.stamp import compile_limits, write_stamp
 from oncebox.errors import ConfigError
@@ -27,17 +27,16 @@ def compile_mac(spec: SignatureSpec, secrets: Sequence[str], where: str) -> Veri
     judge = _compile_judge(spec, keys, secrets, where)
     results = [Verified("hmac", index) for index in range(len(keys))]
 
+    each = _compile_each(spec.each, judge)
+
     def verify(incoming: Incoming, now: int) -> Verified:
         return results[judge(Reading(incoming), now)]
 
-    each = _compile_each(spec.each, judge) if spec.each else None
-
     def verify_each(incoming: Incoming, now: int) -> Verified:
-        assert each is not None
         return results[each(incoming, now)]
 
     signer = _compile_signer(spec, keys[0], secrets[0], where)
-    return Verifier(verify_each if each else verify, signer)
+    return Verifier(verify_each if spec.each else verify, signer)
 
 
 def derive_key(kind: Key, secret: str, what: str) -> bytes:
@@ -144,7 +143,7 @@ def _compile_each(pointer: str, judge: Judge) -> Callable[[Incoming, int], int]:
         items = walk(parse_json(incoming.decoded), steps)
         if not isinstance(items, list) or not 0 < len(items) <= MOST_ITEMS:
             raise refusal(f"no items at {pointer} (or more than {MOST_ITEMS}); each carries its own signature")
-        found = [judge(Reading(incoming, item), now) for item in items if item is not UNREAD]
+        found = [judge(Reading(incoming, item), now) for item in items]
         return found[0]
 
     return verify

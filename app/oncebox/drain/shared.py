@@ -50,7 +50,6 @@ class Shared:
         self.attempts: set[Attempt] = set()
         self.gate = Gate(closed=True)
         self.pulse = Pulse()
-        self.suspects = 0
         self.suspect_bell = Bell()
         self.stopping = False
         self.group: TaskGroup | None = None
@@ -66,6 +65,5 @@ class Shared:
         if took or due > looked_at:
             return Rest(0)
         # Due, and yet it was not taken: a suspect, or something that a person has to see to.
-        if self.suspects:
-            self.suspect_bell.ring()
+        self.suspect_bell.ring()
         return Rest(BLOCKED_REST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 
 import anyio
@@ -12,6 +13,9 @@ from oncebox.drain.shared import LONGEST_REST, Rest, Shared
 from oncebox.drain.signal import Bell
 from oncebox.drain.slicing import Slicing
 from oncebox.model import Claimed
+
+# Whoever is due without being a suspect must not stop everybody else again and again.
+FRUITLESS_REST = 10.0
 
 log = logging.getLogger("oncebox.drain")
 
@@ -25,6 +29,7 @@ class Suspects:
         self._slicing = slicing
         self._shared = shared
         self._recovered = False
+        self._not_before = 0.0
         self.asleep = False
 
     @property
@@ -40,14 +45,17 @@ class Suspects:
     async def turn(self) -> Rest | None:
         """Run what is due of them, each alone; at the first turn, find out which there are."""
         shared = self._shared
-        if self._recovered and not self.bell.rung:
-            return Rest(LONGEST_REST, quiet=True)
+        rung = self.bell.rung
         self.bell.quiet()
+        if self._recovered and not (rung and time.monotonic() >= self._not_before):
+            return Rest(LONGEST_REST, quiet=True)
+        fruitless = self._recovered
         try:
             await shared.gate.close()
             await self._recover()
-            while shared.suspects and not shared.stopping and await self._run_next():
-                pass
+            while not shared.stopping and await self._run_next():
+                fruitless = False
+            self._not_before = time.monotonic() + FRUITLESS_REST if fruitless else 0.0
         finally:
             if self._recovered:
                 shared.gate.reopen()
@@ -57,9 +65,9 @@ class Suspects:
         if self._recovered:
             await self._shared.store.release_held(self._shared.now())
             return
-        self._shared.suspects = await self._shared.store.recover(self._names, self._shared.now())
-        if self._shared.suspects:
-            log.warning("suspects found count=%d; each runs alone", self._shared.suspects)
+        suspects = await self._shared.store.recover(self._names, self._shared.now())
+        if suspects:
+            log.warning("suspects found count=%d; each runs alone", suspects)
         for lane in self._lanes.values():
             lane.bell.ring()
         self._slicing.bell.ring()
@@ -75,7 +83,6 @@ class Suspects:
                 claimed = None
         if claimed is None:
             return False
-        self._shared.suspects -= 1
         await self._run_alone(claimed)
         return True
 

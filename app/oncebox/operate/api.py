@@ -30,9 +30,9 @@ _NEVER_RENDERED = {
 }
 
 
-def text(description: str) -> Any:
-    """A query parameter: documented here, read and judged in `filters`."""
-    return Parameter(description=description, required=False)
+def text(description: str, *, query: str | None = None) -> Any:
+    """A query parameter: documented here, read and judged in `filters`. Litestar keeps some names for itself."""
+    return Parameter(description=description, query=query, required=False)
 
 
 def create_api(config: Config, store: SQLiteStore, health: Health) -> list[Router | HTTPRouteHandler]:
@@ -52,11 +52,11 @@ def _event_routes(store: SQLiteStore) -> list[HTTPRouteHandler]:
         request: Asked,
         source: Annotated[str | None, text("exactly this source")] = None,
         type: Annotated[str | None, text('a glob such as "invoice.*"')] = None,
-        state: Annotated[str | None, text("pending, parked, running, done, dead or unrouted")] = None,
+        state_: Annotated[str | None, text("pending, parked, running, done, dead or unrouted", query="state")] = None,
         since: Annotated[str | None, text('RFC 3339, or back from now ("2h")')] = None,
         until: Annotated[str | None, text('RFC 3339, or back from now ("2h")')] = None,
         q: Annotated[str | None, text("a part of the id or type")] = None,
-        body: Annotated[str | None, text("a part of the body; see searched_to")] = None,
+        body_: Annotated[str | None, text("a part of the body; see searched_to", query="body")] = None,
         limit: Annotated[str | None, text("1 to 500, else 50")] = None,
         cursor: Annotated[str | None, text('"next" of the page before')] = None,
     ) -> Response[Json]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ def _in_transaction(db: sqlite3.Connection, query: Callable[[sqlite3.Connection]
 
 def _connect(path: Path) -> sqlite3.Connection:
     try:
-        db = connect_reader(path)
+        db = _open(path)
         try:
             _check(db, path)
         except BaseException:
@@ -52,6 +53,13 @@ def _connect(path: Path) -> sqlite3.Connection:
         return db
     except sqlite3.Error as error:
         raise StoreError(f"{path}: cannot be read ({error}); is it a file of Oncebox (store.path)?") from error
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Even a reader makes the two files beside the database; where it may not, nobody else writes there either."""
+    if os.access(path.parent, os.W_OK) or Path(f"{path}-wal").exists():
+        return connect_reader(path)
+    return sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None)
 
 
 def _check(db: sqlite3.Connection, path: Path) -> None:

@@ -1,0 +1,71 @@
+"""The command line: parses and prints, nothing else. Commands are imported only when they are used."""
+
+from __future__ import annotations
+
+import importlib
+from difflib import get_close_matches
+
+import click
+
+from oncebox.errors import OnceboxError
+
+# The three groups of --help, in the order in which they are listed: command -> its module here.
+SECTIONS: dict[str, dict[str, str]] = {
+    "Run": {"serve": "serve", "init": "init", "check": "check"},
+    "Look and mend": {
+        "events": "look",
+        "show": "look",
+        "lookup": "look",
+        "stats": "look",
+        "refused": "look",
+        "send": "send",
+    },
+    "Care": {},
+}
+
+
+class Commands(click.Group):
+    """The commands in their groups. An error of ours is one line on standard error and its own exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for names in SECTIONS.values() for name in names]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for names in SECTIONS.values():
+            if cmd_name in names:
+                module = importlib.import_module(f"oncebox.cli.{names[cmd_name]}")
+                command = getattr(module, cmd_name)
+                assert isinstance(command, click.Command)
+                return command
+        return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-"):
+            close = get_close_matches(args[0], names, 1)
+            hint = f'Did you mean "{close[0]}"?' if close else f"There are: {', '.join(names)}."
+            ctx.fail(f'No such command "{args[0]}". {hint}')
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in SECTIONS.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            rows = [(name, command.get_short_help_str(90)) for name, command in commands if command is not None]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except OnceboxError as error:
+            click.echo(f"oncebox: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="oncebox", prog_name="oncebox")
+def main() -> None:
+    """A webhook and event inbox in one process and one file: accept once, answer the same, process later."""

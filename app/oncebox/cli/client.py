@@ -1,0 +1,95 @@
+"""Client: requests to a running server, straight to it, without any proxy."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from oncebox.errors import NotReachable, OnceboxError
+
+TIMEOUT = 30.0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came back; header names are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Client:
+    """One server, one request a connection."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError:
+            port = None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise OnceboxError(f"{url}: is not the URL of a server, such as http://127.0.0.1:8640")
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self._secure = parts.scheme == "https"
+        self._host, self._port, self._base = parts.hostname, port, parts.path.rstrip("/")
+        self._token = token
+
+    def request(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = {}) -> Answer:
+        """One request. Raises NotReachable when nobody answers."""
+        connection = self._connect()
+        try:
+            connection.request(method, f"{self._base}{path}", body=body, headers=dict(headers))
+            response = connection.getresponse()
+            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise NotReachable(
+                f"no server answers at {self.url} ({_why(error)}); start one with `oncebox serve`, or name it by --url"
+            ) from error
+        finally:
+            connection.close()
+
+    def get(self, path: str, query: Mapping[str, str | None] = {}) -> dict[str, Any]:
+        """The JSON answer to a question. Raises OnceboxError with what the server says is wrong."""
+        answer = self.fetch(path, query)
+        try:
+            found = json.loads(answer.body)
+        except ValueError:
+            raise OnceboxError(f"{self.url}{path}: answers, but not as Oncebox does; is the URL right?") from None
+        assert isinstance(found, dict)
+        return found
+
+    def fetch(self, path: str, query: Mapping[str, str | None] = {}) -> Answer:
+        """The answer to a question as it is. Raises OnceboxError with what the server says is wrong."""
+        asked = urlencode({name: value for name, value in query.items() if value is not None})
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        answer = self.request("GET", f"{path}?{asked}" if asked else path, headers=headers)
+        if answer.status >= 400:
+            raise OnceboxError(self._problem(answer))
+        return answer
+
+    def _problem(self, answer: Answer) -> str:
+        try:
+            detail = json.loads(answer.body)["detail"]
+        except (ValueError, KeyError, TypeError):
+            detail = f"the server at {self.url} answered {answer.status}"
+        if answer.status in (401, 403):
+            return f"{self.url}: {detail} (--token or $ONCEBOX_TOKEN)"
+        return str(detail)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._secure:
+            return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT)
+        return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__

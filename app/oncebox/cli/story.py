@@ -1,0 +1,85 @@
+"""Story: what became of one event, in sentences. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oncebox.cli.show import clean, size, when
+
+Json = dict[str, Any]
+
+
+def tell(event: Json) -> list[str]:
+    """From the first receipt to the last attempt, one sentence each."""
+    return [
+        _accepted(event),
+        _replays(event),
+        *[_delivery(one) for one in event["deliveries"]],
+        *_unrouted(event),
+        *_body(event),
+    ]
+
+
+def _accepted(event: Json) -> str:
+    kind = f"type {clean(event['type'])}, " if event["type"] is not None else ""
+    head = f"{event['source']} {clean(event['id'])} (seq {event['seq']}, {kind}{size(event['size'])})"
+    if event["parent"] is not None:
+        return f"{head}: emitted once on {when(event['received_at'])} while event {event['parent']} was processed."
+    receipt = event.get("receipt")
+    answered = f", answered {receipt['status']}" if receipt else ""
+    how = "unsigned" if event["verified"] == "unsigned" else f"verified by {event['verified']}"
+    return f"{head}: accepted once on {when(event['received_at'])}, {how}{answered}."
+
+
+def _replays(event: Json) -> str:
+    count = event["replays"]
+    if not count:
+        return "No repeats so far."
+    other = ""
+    if event["conflicts"]:
+        other = f"; {event['conflicts']} of them with another body, answered like the first"
+    return f"{_many(count, 'repeat')} absorbed, last on {when(event['last_replay_at'])}{other}."
+
+
+def _delivery(one: Json) -> str:
+    name, attempt = one["target"], one["attempts"]
+    history = one.get("history", [])
+    if one["state"] == "done":
+        last = history[-1] if history else {}
+        took = f" in {last['duration_ms']:.1f} ms" if last.get("duration_ms") is not None else ""
+        again = f", rerun {one['run'] - 1}" if one["run"] > 1 else ""
+        return f"{name} committed on {when(one['processed_at'])}, on attempt {attempt}{again}{took}{_failed(history)}."
+    why = f": {clean(one['error'])}" if one["error"] else ""
+    if one["state"] == "dead":
+        return f"{name} is dead after {_many(attempt, 'attempt')}{why}. It stays until somebody has it run again."
+    if one["state"] == "running":
+        return f"{name} is running attempt {attempt}{_failed(history)}."
+    if one["state"] == "parked":
+        return f"{name} waits for its turn: an earlier event of the same order key is not finished."
+    if not attempt:
+        return f"{name} waits for its first attempt, due since {when(one['next_attempt_at'])}."
+    last_why = f": {clean(history[-1]['detail'] or history[-1]['outcome'])}" if history else why
+    return f"{name} waits for attempt {attempt + 1}, due {when(one['next_attempt_at'])}; the last one failed{last_why}."
+
+
+def _failed(history: list[Json]) -> str:
+    failed = [one for one in history if one["outcome"] != "ok"]
+    if not failed:
+        return ""
+    last = failed[-1]
+    why = clean(last["detail"] or last["outcome"])
+    return f" after {_many(len(failed), 'failed attempt')}, the last one on {when(last['started_at'])}: {why}"
+
+
+def _unrouted(event: Json) -> list[str]:
+    if event["deliveries"]:
+        return []
+    return ["Nothing was asked to happen: no handler and no route took this event when it came (unrouted)."]
+
+
+def _body(event: Json) -> list[str]:
+    return [] if event["body"] == "kept" else [f"Its body was {event['body']}; a repeat is still recognised by its id."]
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

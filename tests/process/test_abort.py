@@ -1,0 +1,28 @@
+"""Clients that go away."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from process.aborts import abort, nothing_stays_open
+from process.conftest import Serve
+from process.rig import clean_stop
+from process.twins import COUNTING
+
+pytestmark = pytest.mark.process
+
+
+def test_clients_that_reset_at_any_moment_leave_nothing_open(serve: Serve) -> None:
+    server = serve(handlers=COUNTING).start()
+    assert server.post("warm").status == 202
+    server.until_quiet(5)
+    descriptors, threads = server.descriptors(), server.threads()
+    abort(server, 200, seed=random.randrange(1 << 30))
+    nothing_stays_open(server, descriptors, threads)
+    assert server.get("/readyz").status == 200
+    server.until_quiet(10)
+    assert "Traceback" not in server.log()
+    clean_stop(server)
+    assert server.rows("select count(*) from effects") == server.rows("select count(*) from v_events")
