@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from difflib import get_close_matches
+from importlib.metadata import version
 
 import anyio
 import msgspec
-from litestar import Litestar
-from litestar.config.app import AppConfig
+from litestar import Litestar, Router
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
 
 from oncebox.accept.doors import compile_doors
 from oncebox.accept.inbox import Inbox
@@ -22,6 +23,8 @@ from oncebox.drain.drain import Drain, set_up
 from oncebox.drain.load import Handlers, load_handlers
 from oncebox.errors import ConfigError
 from oncebox.operate.api import create_api
+from oncebox.operate.failure import EXCEPTION_HANDLERS
+from oncebox.operate.guard import MAY, create_guard
 from oncebox.route import Route, compile_router, internal_sources
 from oncebox.store.sqlite import Options, SQLiteStore, open_store
 from oncebox.watch import Watch
@@ -129,13 +132,20 @@ def store_options(config: Config) -> Options:
 
 def create_app(parts: Parts) -> Litestar:
     """The HTTP surface of a running inbox."""
-    return Litestar.from_config(
-        AppConfig(
-            route_handlers=[
-                create_ingress(parts.inbox, public_url=parts.config.server.public_url),
-                *create_api(parts.config, parts.store, parts.watch.reasons),
-            ],
-            openapi_config=None,
-            logging_config=None,
-        )
+    return Litestar(
+        [
+            create_ingress(parts.inbox, public_url=parts.config.server.public_url),
+            *create_api(parts.config, parts.store, parts.watch.reasons),
+        ],
+        exception_handlers=EXCEPTION_HANDLERS,
+        openapi_config=describe(parts.config),
+        logging_config=None,
+    )
+
+
+def describe(config: Config) -> OpenAPIConfig:
+    """OpenAPI at /schema/openapi.json, for those who may read."""
+    router = Router("/schema", route_handlers=[], guards=[create_guard(config)], opt={MAY: "read"})
+    return OpenAPIConfig(
+        title="Oncebox", version=version("oncebox"), openapi_router=router, render_plugins=[JsonRenderPlugin()]
     )

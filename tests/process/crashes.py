@@ -117,7 +117,8 @@ def kill_rounds(server: Server, *, rounds: int, longest: float, seed: int) -> No
     """Kill at random moments under load; then everything must be there, once, and done."""
     moments, load = random.Random(seed), Load()
     for number in range(rounds):
-        server.start()
+        if not server.alive():
+            server.start()
         load.start(server, number)
         time.sleep(moments.uniform(0.05, longest))
         server.kill()

@@ -216,7 +216,8 @@ class Client:
 def launch(folder: Path, *arguments: str, log: Any = subprocess.PIPE, **environ: str) -> subprocess.Popen[bytes]:
     """A command of oncebox in a folder, with nothing of the caller's environment that configures it."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("ONCEBOX_")}
-    env |= {"PYTHONPATH": str(APP), "PYTHONDONTWRITEBYTECODE": "1", **environ}
+    path = os.pathsep.join([str(APP), *filter(None, [env.get("PYTHONPATH")])])
+    env |= {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **environ}
     return subprocess.Popen([*COMMAND, *arguments], cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=log)
 
 

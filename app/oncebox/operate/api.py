@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import MediaType, Request, Response, Router, get
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from oncebox.clock import wall_clock
 from oncebox.config import Config
@@ -30,9 +30,9 @@ _NEVER_RENDERED = {
 }
 
 
-def text(description: str, *, query: str | None = None) -> Any:
+def text(name: str, description: str) -> Any:
     """A query parameter: documented here, read and judged in `filters`. Litestar keeps some names for itself."""
-    return Parameter(description=description, query=query, required=False)
+    return QueryParameter(name=name, description=description, required=False)
 
 
 def create_api(config: Config, store: SQLiteStore, health: Health) -> list[Router | HTTPRouteHandler]:
@@ -50,15 +50,15 @@ def _event_routes(store: SQLiteStore) -> list[HTTPRouteHandler]:
     @get("/events", opt=READ, summary="Events, newest first")
     async def events(
         request: Asked,
-        source: Annotated[str | None, text("exactly this source")] = None,
-        type: Annotated[str | None, text('a glob such as "invoice.*"')] = None,
-        state_: Annotated[str | None, text("pending, parked, running, done, dead or unrouted", query="state")] = None,
-        since: Annotated[str | None, text('RFC 3339, or back from now ("2h")')] = None,
-        until: Annotated[str | None, text('RFC 3339, or back from now ("2h")')] = None,
-        q: Annotated[str | None, text("a part of the id or type")] = None,
-        body_: Annotated[str | None, text("a part of the body; see searched_to", query="body")] = None,
-        limit: Annotated[str | None, text("1 to 500, else 50")] = None,
-        cursor: Annotated[str | None, text('"next" of the page before')] = None,
+        source: Annotated[str | None, text("source", "exactly this source")] = None,
+        type: Annotated[str | None, text("type", 'a glob such as "invoice.*"')] = None,
+        state_: Annotated[str | None, text("state", "pending, parked, running, done, dead or unrouted")] = None,
+        since: Annotated[str | None, text("since", 'RFC 3339, or back from now ("2h")')] = None,
+        until: Annotated[str | None, text("until", 'RFC 3339, or back from now ("2h")')] = None,
+        q: Annotated[str | None, text("q", "a part of the id or type")] = None,
+        body_: Annotated[str | None, text("body", "a part of the body; see searched_to")] = None,
+        limit: Annotated[str | None, text("limit", "1 to 500, else 50")] = None,
+        cursor: Annotated[str | None, text("cursor", '"next" of the page before')] = None,
     ) -> Response[Json]:
         return _json(await store.read(look.events(_given(request), wall_clock())))
 
@@ -69,7 +69,7 @@ def _event_routes(store: SQLiteStore) -> list[HTTPRouteHandler]:
 
     @get("/events/{seq:int}/body", opt=READ_BODIES, summary="The exact bytes", media_type="application/octet-stream")
     async def body(
-        request: Asked, seq: int, variant: Annotated[str | None, text("body_hash of a variant")] = None
+        request: Asked, seq: int, variant: Annotated[str | None, text("variant", "body_hash of a variant")] = None
     ) -> Response[bytes]:
         given = _given(request)
         filters.check_names(given, ("variant",))
@@ -78,8 +78,8 @@ def _event_routes(store: SQLiteStore) -> list[HTTPRouteHandler]:
     @get("/lookup", opt=READ, summary="One event by its sender's id")
     async def lookup(
         request: Asked,
-        source: Annotated[str | None, text("the source")] = None,
-        id: Annotated[str | None, text("the id, byte for byte")] = None,
+        source: Annotated[str | None, text("source", "the source")] = None,
+        id: Annotated[str | None, text("id", "the id, byte for byte")] = None,
     ) -> Response[Json]:
         return _json(await store.read(look.lookup(_given(request))))
 
@@ -89,16 +89,16 @@ def _event_routes(store: SQLiteStore) -> list[HTTPRouteHandler]:
 def _other_routes(config: Config, store: SQLiteStore) -> list[HTTPRouteHandler]:
     @get("/stats", opt=READ, summary="Totals and per-minute counts")
     async def stats(
-        request: Asked, minutes: Annotated[str | None, text("1 to 1440, else 60")] = None
+        request: Asked, minutes: Annotated[str | None, text("minutes", "1 to 1440, else 60")] = None
     ) -> Response[Json]:
         return _json(await store.read(look.stats(_given(request), wall_clock(), store.path, config.sources)))
 
     @get("/refused", opt=ADMIN, summary="Requests that were turned away, newest first")
     async def refused(
         request: Asked,
-        source: Annotated[str | None, text("exactly this source")] = None,
-        limit: Annotated[str | None, text("1 to 500, else 50")] = None,
-        cursor: Annotated[str | None, text('"next" of the page before')] = None,
+        source: Annotated[str | None, text("source", "exactly this source")] = None,
+        limit: Annotated[str | None, text("limit", "1 to 500, else 50")] = None,
+        cursor: Annotated[str | None, text("cursor", '"next" of the page before')] = None,
     ) -> Response[Json]:
         return _json(await store.read(look.refused(_given(request))))
 

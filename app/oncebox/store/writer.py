@@ -35,6 +35,7 @@ BUSY_PATIENCE = 5.0
 BUSY_PAUSE = 0.02
 TRIAL = 1.0
 CARE = 1.0
+SOON = 0.1
 
 log = logging.getLogger("oncebox.store")
 
@@ -159,6 +160,7 @@ class Writer:
             self._woken(outcome.targets)
         if outcome.replays:
             self._care.noticed(outcome)
+            self._care_at = min(self._care_at, time.monotonic() + SOON)
 
     def _accept_group(self, requests: Sequence[Sequence[Arrival]]) -> accepts.Outcome:
         """The whole group at once; if that fails for any reason but the disk's, one by one."""
