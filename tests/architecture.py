@@ -17,7 +17,7 @@ RANKS = {"cli": 5, "testing": 5, "server": 4, "operate": 3, "accept": 3, "drain"
 # Rooms of several modules at the top: what is said of the room is said of each of them.
 ROOMS = {
     "config": {"defaults", "kind", "rules", "settings", "table"},
-    "server": {"logs", "serve", "watch"},
+    "server": {"logs", "serve", "watch", "reload"},
 }
 KNOW_CONFIG = {"config", "accept", "drain", "operate", "server", "cli", "testing"}
 

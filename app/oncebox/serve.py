@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -20,6 +20,7 @@ import uvloop
 from oncebox.config import Config
 from oncebox.errors import AddressInUse, OnceboxError
 from oncebox.logs import set_up_logs
+from oncebox.reload import reload
 from oncebox.server import Parts, create_app, running
 
 BACKLOG = 2048
@@ -39,14 +40,18 @@ class Server(uvicorn.Server):
         yield
 
 
-def serve(config: Config, fd: int | None = None) -> int:
-    """Run until SIGTERM or SIGINT; the exit code. Raises OnceboxError when it cannot start."""
+def serve(load: Callable[[], Config], fd: int | None = None) -> int:
+    """Run until SIGTERM or SIGINT; the exit code. SIGHUP loads the configuration again.
+
+    Raises OnceboxError when it cannot start.
+    """
+    config = load()
     set_up_logs(config.server.log)
     for warning in config.warnings:
         log.warning("configuration %s", warning)
     with listen(config.server.host, config.server.port, fd) as listener:
-        uvloop.run(_serve(config, listener))
-    if threading.active_count() > 1:
+        uvloop.run(_serve(config, listener, load))
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         _leave(0)
     return 0
 
@@ -74,7 +79,7 @@ def listen(host: str, port: int, fd: int | None) -> socket.socket:
     return listener
 
 
-async def _serve(config: Config, listener: socket.socket) -> None:
+async def _serve(config: Config, listener: socket.socket, load: Callable[[], Config]) -> None:
     sys.setswitchinterval(SWITCH)
     async with running(config) as parts:
         server = Server(
@@ -90,6 +95,7 @@ async def _serve(config: Config, listener: socket.socket) -> None:
             )
         )
         _obey_signals(server, config.server.grace)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload, parts, load)
         _announce(parts, listener)
         gc.collect()
         gc.freeze()

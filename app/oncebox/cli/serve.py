@@ -21,4 +21,4 @@ def serve(config: Path | None, host: str | None, port: int | None, db: Path | No
     from oncebox.cli.inbox import load_config
     from oncebox.serve import serve as run
 
-    sys.exit(run(load_config(config, host=host, port=port, db=db), fd))
+    sys.exit(run(lambda: load_config(config, host=host, port=port, db=db), fd))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import MediaType, Request, Response, Router, get
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import QueryParameter
+from litestar.params import FromPath, QueryParameter
 
 from oncebox.clock import wall_clock
 from oncebox.config import Config
@@ -63,13 +63,15 @@ def _event_routes(store: SQLiteStore) -> list[HTTPRouteHandler]:
         return _json(await store.read(look.events(_given(request), wall_clock())))
 
     @get("/events/{seq:int}", opt=READ, summary="One event: receipt, replays, conflicts, deliveries, attempts")
-    async def event(request: Asked, seq: int) -> Response[Json]:
+    async def event(request: Asked, seq: FromPath[int]) -> Response[Json]:
         filters.check_names(_given(request), ())
         return _json(await store.read(look.event(seq)))
 
     @get("/events/{seq:int}/body", opt=READ_BODIES, summary="The exact bytes", media_type="application/octet-stream")
     async def body(
-        request: Asked, seq: int, variant: Annotated[str | None, text("variant", "body_hash of a variant")] = None
+        request: Asked,
+        seq: FromPath[int],
+        variant: Annotated[str | None, text("variant", "body_hash of a variant")] = None,
     ) -> Response[bytes]:
         given = _given(request)
         filters.check_names(given, ("variant",))
@@ -103,7 +105,7 @@ def _other_routes(config: Config, store: SQLiteStore) -> list[HTTPRouteHandler]:
         return _json(await store.read(look.refused(_given(request))))
 
     @get("/refused/{n:int}", opt=ADMIN, summary="One of them with its headers and body")
-    async def refused_request(request: Asked, n: int) -> Response[Json]:
+    async def refused_request(request: Asked, n: FromPath[int]) -> Response[Json]:
         filters.check_names(_given(request), ())
         return _json(await store.read(look.refused_request(n)))
 

@@ -1,0 +1,37 @@
+"""Reload: a changed configuration takes effect without a request being dropped; a bad one changes nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from oncebox.accept.doors import compile_doors
+from oncebox.config import Config
+from oncebox.errors import OnceboxError
+from oncebox.route import compile_router
+from oncebox.server import Parts, all_routes, internal
+
+RESTART = ("handlers", "server", "store", "tokens", "targets")
+
+log = logging.getLogger("oncebox.server")
+
+
+def reload(parts: Parts, load: Callable[[], Config]) -> bool:
+    """Read the configuration again and exchange sources, secrets and routes. False: it was refused, the old one stays.
+
+    Handler modules and the keys of RESTART are read at start only; the log says so when they differ.
+    """
+    try:
+        config = load()
+        doors = compile_doors(config)
+        routes = all_routes(config, parts.handlers)
+    except OnceboxError as error:
+        log.error("reload refused, the old configuration stays: %s", error)
+        return False
+    parts.inbox.doors = doors
+    parts.store.routing.router = compile_router(routes)
+    parts.store.routing.internal = internal(config, routes)
+    later = [key for key in RESTART if getattr(config, key) != getattr(parts.config, key)]
+    note = f"; changed, but read at a restart only: {', '.join(later)}" if later else ""
+    log.info("reloaded sources=%d routes=%d%s", len(doors), len(routes), note)
+    return True
