@@ -8,8 +8,7 @@ from collections.abc import Callable
 from oncebox.accept.doors import compile_doors
 from oncebox.config import Config
 from oncebox.errors import OnceboxError
-from oncebox.route import compile_router
-from oncebox.server import Parts, all_routes, internal
+from oncebox.server import Parts, all_routes, internal, route_by
 
 RESTART = ("handlers", "server", "store", "tokens", "targets")
 
@@ -25,11 +24,12 @@ def reload(parts: Parts, load: Callable[[], Config]) -> bool:
         config = load()
         doors = compile_doors(config)
         routes = all_routes(config, parts.handlers)
+        router = route_by(routes)
     except OnceboxError as error:
         log.error("reload refused, the old configuration stays: %s", error)
         return False
     parts.inbox.doors = doors
-    parts.store.routing.router = compile_router(routes)
+    parts.store.routing.router = router
     parts.store.routing.internal = internal(config, routes)
     later = [key for key in RESTART if getattr(config, key) != getattr(parts.config, key)]
     note = f"; changed, but read at a restart only: {', '.join(later)}" if later else ""

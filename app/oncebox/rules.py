@@ -30,6 +30,8 @@ def problems(settings: Settings) -> Iterator[str]:
 
 def _source(key: str, source: Source) -> Iterator[str]:
     signed = source.preset is not None or source.signature is not None
+    if source.verify_token is not None and any(source.verify_token.value == one.value for one in source.secrets):
+        yield f"{key}: verify_token is one of the secrets; it travels in URLs and must not be able to sign"
     if source.internal:
         if signed or source.secrets or source.unsigned:
             yield f"{key}: internal = true takes nothing from outside; leave out preset, signature, secrets, unsigned"
@@ -69,6 +71,8 @@ def secrets(settings: Settings) -> Iterator[tuple[str, Secret]]:
     for name, source in settings.sources.items():
         for index, secret in enumerate(source.secrets):
             yield f"sources.{name}.secrets[{index}]", secret
+        if source.verify_token is not None:
+            yield f"sources.{name}.verify_token", source.verify_token
     for name, target in settings.targets.items():
         if target.secret is not None:
             yield f"targets.{name}.secret", target.secret

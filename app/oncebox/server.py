@@ -10,7 +10,8 @@ from importlib.metadata import version
 
 import anyio
 import msgspec
-from litestar import Litestar, Router
+from litestar import Litestar
+from litestar import Router as Paths
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
@@ -25,7 +26,7 @@ from oncebox.errors import ConfigError
 from oncebox.operate.api import create_api
 from oncebox.operate.failure import EXCEPTION_HANDLERS
 from oncebox.operate.guard import MAY, create_guard
-from oncebox.route import Route, compile_router, internal_sources
+from oncebox.route import Route, Router, compile_router, internal_sources
 from oncebox.store.sqlite import Options, SQLiteStore, open_store
 from oncebox.watch import Watch
 
@@ -52,6 +53,7 @@ async def running(config: Config) -> AsyncIterator[Parts]:
     doors = compile_doors(config)
     handlers = load(config)
     routes = all_routes(config, handlers)
+    router = route_by(routes)
     clock = Clock()
     drains: list[Drain] = []
 
@@ -63,28 +65,37 @@ async def running(config: Config) -> AsyncIterator[Parts]:
         store = await stack.enter_async_context(
             open_store(
                 config.store.path,
-                router=compile_router(routes),
+                router=router,
                 internal=internal(config, routes),
                 woken=woken,
                 options=store_options(config),
             )
         )
         await set_up(store, handlers, clock)
-        inbox = Inbox(doors, store, clock)
         drain = Drain(store, handlers, now=clock)
         drains.append(drain)
-        watch = Watch(store, drain)
-        group = await stack.enter_async_context(anyio.create_task_group())
-        group.start_soon(drain.run)
-        group.start_soon(inbox.refusals.run)
-        group.start_soon(watch.run)
+        parts = Parts(config, handlers, store, Inbox(doors, store, clock), drain, Watch(store, drain))
+        await stack.enter_async_context(_at_work(parts))
+        yield parts
+
+
+@asynccontextmanager
+async def _at_work(parts: Parts) -> AsyncIterator[None]:
+    failure: Exception | None = None
+    async with anyio.create_task_group() as group:
+        for work in (parts.drain.run, parts.inbox.refusals.run, parts.watch.run):
+            group.start_soon(work)
         try:
-            yield Parts(config, handlers, store, inbox, drain, watch)
+            yield
+        except Exception as error:  # noqa: BLE001  # raised below, as itself and not in a group of one
+            failure = error
         finally:
             with anyio.CancelScope(shield=True):
-                await drain.stop(config.server.grace / 2)
-                await inbox.refusals.flush()
+                await parts.drain.stop(parts.config.server.grace / 2)
+                await parts.inbox.refusals.flush()
             group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 def load(config: Config) -> Handlers:
@@ -111,6 +122,14 @@ def all_routes(config: Config, handlers: Handlers) -> list[Route]:
         Route(source=r.source, type=r.type, where=r.where, ordered_by=r.ordered_by, to=r.to) for r in config.routes
     ]
     return [*configured, *handlers.routes]
+
+
+def route_by(routes: list[Route]) -> Router:
+    """The compiled routes. Raises ConfigError for a pointer or a value that no JSON has."""
+    try:
+        return compile_router(routes)
+    except ValueError as error:
+        raise ConfigError(f"routes: {error}") from None
 
 
 def internal(config: Config, routes: list[Route]) -> frozenset[str]:
@@ -145,7 +164,7 @@ def create_app(parts: Parts) -> Litestar:
 
 def describe(config: Config) -> OpenAPIConfig:
     """OpenAPI at /schema/openapi.json, for those who may read."""
-    router = Router("/schema", route_handlers=[], guards=[create_guard(config)], opt={MAY: "read"})
+    router = Paths("/schema", route_handlers=[], guards=[create_guard(config)], opt={MAY: "read"})
     return OpenAPIConfig(
         title="Oncebox", version=version("oncebox"), openapi_router=router, render_plugins=[JsonRenderPlugin()]
     )

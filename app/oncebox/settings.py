@@ -36,9 +36,10 @@ ALERTS = ("failing", "dead", "paused", "silent", "backlog", "refused", "disk", "
 METHODS = ("POST", "GET", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 MODULE = matching("", r"[^\W\d]\w*(?:\.[^\W\d]\w*)*", 'a module to import, such as "handlers" (without .py)')
 BATCH = matching(
-    'several events in one request: "array", "array:/pointer", "ndjson" or "cloudevents"',
-    r"(?s)array(?::(?:/(?:[^~/]|~[01])*)+)?|ndjson|cloudevents",
-    '"array", "array:/pointer", "ndjson" or "cloudevents"',
+    'several events in one request: "array", "array:/pointer", "form:NAME" (a field that is such a list), "ndjson" or '
+    '"cloudevents"',
+    r"(?s)array(?::(?:/(?:[^~/]|~[01])*)+)?|form:.+|ndjson|cloudevents",
+    '"array", "array:/pointer", "form:NAME", "ndjson" or "cloudevents"',
 )
 
 
@@ -155,6 +156,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     reply: Annotated[SourceReply | None, table(SourceReply, "the answer in place of the receipt")] = None
     handshake: Annotated[str | None, text("the verification request that it answers, such as slack")] = None
+    verify_token: Annotated[Secret | None, secret("what Meta repeats when it tries the URL out; it signs nothing")] = (
+        None
+    )
     on_missing_id: Annotated[MissingId, missing_id("reject, body-hash, body-hash:10m or unique")] = MissingId()
     on_conflict: Annotated[str, words("same id, other body", "keep-first", "reject")] = "keep-first"
     on_replay_of_dead: Annotated[str, words("the sender repeats a dead event", "revive", "keep")] = "revive"

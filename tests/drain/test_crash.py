@@ -156,6 +156,23 @@ async def test_a_stop_gives_back_what_does_not_end_in_time_and_the_attempt_does_
     assert await after(open_box) == [("pending", 0, 0, 0)]
 
 
+async def test_a_handler_that_ends_its_work_when_it_is_cancelled_by_a_stop_is_done(open_box: OpenBox) -> None:
+    started = asyncio.Event()
+
+    @on("demo")
+    async def careful(event: Event) -> None:
+        started.set()
+        try:
+            await anyio.sleep_forever()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)
+
+    async with open_box(careful, grace=0) as box:
+        await box.receive("a")
+        await started.wait()
+    assert await after(open_box) == [("done", 1, 0, 0)]
+
+
 async def test_a_drain_that_is_cancelled_winds_down_too(open_quiet: OpenQuiet, open_box: OpenBox) -> None:
     started = asyncio.Event()
 

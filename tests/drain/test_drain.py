@@ -290,16 +290,22 @@ async def test_a_handler_that_ignores_cancellation_holds_only_its_own_slot(open_
 
 async def test_a_target_whose_every_slot_is_held_past_its_time_is_stuck(open_box: OpenBox) -> None:
     let_go = threading.Event()
+    ran: list[int] = []
 
     @on("demo", timeout="10ms", concurrency=1)
     def hang(event: Event) -> None:
+        ran.append(event.attempt)
         let_go.wait(20)
 
     async with open_box(hang) as box:
         await box.receive("a")
         await until(lambda: box.drain.stuck() == ["hang"])
         assert box.drain.trouble() == ["target hang is stuck: none of its handlers returns"]
-        assert await box.states() == [("a", "running", 1, None)]
+        box.clock.move(3600)
+        for _ in range(50):
+            box.drain.wake()
+            assert await box.states() == [("a", "running", 1, None)]
+        assert ran == [1]
         let_go.set()
         await box.settle()
         assert box.drain.stuck() == []

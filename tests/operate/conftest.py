@@ -99,7 +99,9 @@ class Caller:
         sent = {"host": "127.0.0.1:8640", **headers}
         if token is not None:
             sent["authorization"] = f"Bearer {token}"
-        return await self.client.get(path, headers=sent)
+        return await self.client.get(
+            path, headers={name.encode(): text.encode("latin-1") for name, text in sent.items()}
+        )
 
     async def json(self, path: str) -> Any:
         answer = await self.get(path)

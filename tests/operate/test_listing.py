@@ -21,21 +21,21 @@ pytestmark = pytest.mark.anyio
 async def history(store: SQLiteStore) -> None:
     """Sixty events: three sources, four types, all states."""
     choice = random.Random(7)
+    arrivals = []
     for number in range(60):
         body = f'{{"n": {number}, "said": "näh {number % 5}"}}'.encode()
         packed = number % 7 == 0
-        await store.accept(
-            [
-                arrival(
-                    f"evt_{number}",
-                    source=choice.choice(["demo", "stripe", "rare%_"]),
-                    type=choice.choice(["invoice.paid", "invoice.failed", "ordered", "lost", None]),
-                    body=gzip.compress(body) if packed else body,
-                    encoding="gzip" if packed else None,
-                    at=NOW + number * SECOND,
-                )
-            ]
+        arrivals.append(
+            arrival(
+                f"evt_{number}",
+                source=choice.choice(["demo", "stripe", "rare%_"]),
+                type=choice.choice(["invoice.paid", "invoice.failed", "ordered", "lost", None]),
+                body=gzip.compress(body) if packed else body,
+                encoding="gzip" if packed else None,
+                at=NOW + number * SECOND,
+            )
         )
+    await store.accept(arrivals)
     claimed = await store.claim("handler", 12, NOW + 100 * SECOND)
     for index, one in enumerate(claimed):
         if index % 3 < 2:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from oncebox.accept.form import form_pairs
 from oncebox.accept.pointer import BOM, Path, first_items, parse_pointer, walk
 from oncebox.accept.slices import slice_items
 from oncebox.errors import Rejected
@@ -29,10 +30,11 @@ class BadItem(Rejected):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """How a source packs its events: `array`, `array:/pointer`, `ndjson` or `cloudevents`."""
+    """How a source packs its events: `array`, `array:/pointer`, `form:NAME`, `ndjson` or `cloudevents`."""
 
     form: str
     path: Path = ()
+    field: str = ""
 
     def applies(self, content_type: str) -> bool:
         """Whether a request is a batch at all: CloudEvents say it in the content type, the others always are."""
@@ -46,15 +48,25 @@ class Batch(msgspec.Struct, frozen=True):
 
 def compile_batch(text: str) -> Batch:
     """A batch from its text in the configuration; raises ValueError saying how it is written."""
-    form, colon, pointer = text.partition(":")
+    form, colon, more = text.partition(":")
+    if form == "form" and more:
+        return Batch(form, field=more)
     if form not in ("array", "ndjson", "cloudevents") or (colon and form != "array"):
-        raise ValueError(f'"{text}" is no form of batch; write array, array:/pointer, ndjson or cloudevents')
-    return Batch(form, parse_pointer(pointer) if colon else ())
+        raise ValueError(f'"{text}" is no form of batch; write array, array:/pointer, form:NAME, ndjson or cloudevents')
+    return Batch(form, parse_pointer(more) if colon else ())
 
 
-def split(decoded: bytes, batch: Batch) -> list[bytes]:
-    """The items, byte for byte as they stand in the body; raises Rejected 400 "bad-body", also for too many."""
-    items = list(islice(_lines(decoded), MAX_ITEMS + 1)) if batch.form == "ndjson" else _array(decoded, batch.path)
+def split(decoded: bytes, batch: Batch, content_type: str = "") -> list[bytes]:
+    """The items, byte for byte as they stand in the body (or in its form field, which may be empty).
+
+    Raises Rejected 400 "bad-body", also for too many.
+    """
+    if batch.form == "ndjson":
+        items = list(islice(_lines(decoded), MAX_ITEMS + 1))
+    elif batch.form == "form":
+        items = _field(decoded, batch.field, content_type)
+    else:
+        items = _array(decoded, batch.path)
     if len(items) > MAX_ITEMS:
         raise _bad_body(f"the batch has more than {MAX_ITEMS} items; send it in parts")
     return items
@@ -67,13 +79,23 @@ def _lines(decoded: bytes) -> Iterator[bytes]:
             yield text
 
 
-def _array(decoded: bytes, path: Path) -> list[bytes]:
+def _field(decoded: bytes, name: str, content_type: str) -> list[bytes]:
+    try:
+        values = [value for field, value in form_pairs(content_type, decoded) if field == name]
+    except ValueError as error:
+        raise _bad_body(f"the body is not a form: {error}") from None
+    if len(values) != 1:
+        raise _bad_body(f"form field {name}, which holds the events, came {len(values)} times")
+    return _array(values[0].encode("utf-8", "surrogateescape"), (), f"form field {name}")
+
+
+def _array(decoded: bytes, path: Path, place: str = "the body") -> list[bytes]:
     body = decoded.removeprefix(BOM)
-    place = "the value at /" + "/".join(path) if path else "the body"
+    place = "the value at /" + "/".join(path) if path else place
     try:
         items = _found(body, path)
     except (ValueError, RecursionError):
-        raise _bad_body("the body cannot be read for its items: it is not JSON, or nested too deeply") from None
+        raise _bad_body(f"{place} cannot be read for its items: it is not JSON, or nested too deeply") from None
     if items is None:
         raise _bad_body(f"{place} is not a list of events")
     return items

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from urllib.parse import unquote_plus
 from uuid import UUID
@@ -12,7 +12,7 @@ import msgspec
 from oncebox import model
 from oncebox.accept.batch import BadItem, Batch, split
 from oncebox.accept.body import decode
-from oncebox.accept.handshake import Reply
+from oncebox.accept.handshake import Handshake, Ours, Reply
 from oncebox.accept.incoming import Incoming
 from oncebox.accept.key import Fields, Found
 from oncebox.accept.spec import Verified, Verifier
@@ -35,7 +35,6 @@ CREDENTIALS = frozenset(
     }
 )
 Pairs = tuple[tuple[str, str], ...]
-Greet = Callable[[Incoming, Sequence[str], Callable[[Incoming], Verified]], Reply | None]
 _FORWARDED = ("forwarded", "x-forwarded-for", "via")
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
 
@@ -45,7 +44,8 @@ def _zero(_bits: int) -> int:
 
 
 class Door(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source takes. `hidden` headers and query parameters carry secrets and are never stored.
+    """What one source takes. `hidden` headers and query parameters carry secrets and are never stored; `secretless`
+    then says that what is kept of a request cannot be verified again.
 
     `events` are the methods that bring events, `methods` these and the ones of the handshake. `window` is in
     microseconds, `random` gives so many random bits. `bad_signature` is the status for a wrong signature.
@@ -60,7 +60,8 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
     unverified: Verified = UNSIGNED
     keys: tuple[str, ...] = ()
     bad_signature: int = 401
-    greeting: Greet | None = None
+    greeting: Handshake | None = None
+    token: str = ""
     batch: Batch | None = None
     encoding: str = ""
     reply: model.Reply | None = None
@@ -70,8 +71,15 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
     reject_conflict: bool = False
     hidden: frozenset[str] = CREDENTIALS
     hidden_query: frozenset[str] = frozenset({"access_token"})
+    secretless: bool = False
     loopback_only: bool = False
     url: str | None = None
+
+    def signed_url(self, called: str, query: str) -> str:
+        """The URL that the sender signs: the configured one with the query that came, whatever a proxy made of it."""
+        if self.url is None:
+            return called
+        return self.url if "?" in self.url or not query else f"{self.url}?{query}"
 
     def admit(self, method: str, headers: Mapping[str, str], peer: str | None) -> None:
         """Refuse what is refused before the body is read: other methods (405), strangers at a local source (401)."""
@@ -106,7 +114,7 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
 
     def greet(self, incoming: Incoming) -> Reply | None:
         """The answer to a verification request, which is no event; raises Rejected 401 where it must be signed."""
-        return None if self.greeting is None else self.greeting(incoming, self.keys, self.verify)
+        return None if self.greeting is None else self.greeting(incoming, Ours(self.keys, self.verify, self.token))
 
     def verify(self, incoming: Incoming) -> Verified:
         """What proved the request genuine; raises Rejected 401."""
@@ -189,10 +197,16 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
             slug=why.slug,
             detail=why.detail,
             method=incoming.method,
-            url=without_parameters(incoming.url, self.hidden_query),
+            url=without_parameters(_called(incoming), self.hidden_query),
             headers=self.kept_headers(incoming),
             body=incoming.body,
         )
+
+
+def _called(incoming: Incoming) -> str:
+    """The URL with the query that came, which a configured URL may have replaced."""
+    path = incoming.url.partition("?")[0]
+    return f"{path}?{incoming.query}" if incoming.query else path
 
 
 def _repeats(name: str, value: str, repeated: frozenset[str]) -> list[str]:

@@ -6,10 +6,10 @@ from secrets import randbits
 
 from oncebox.accept.batch import Batch, compile_batch
 from oncebox.accept.door import CREDENTIALS, Door
-from oncebox.accept.handshake import find_handshake
+from oncebox.accept.handshake import TOKENS, find_handshake
 from oncebox.accept.key import compile_fields
 from oncebox.accept.presets import Preset, find_preset
-from oncebox.accept.signature import compile_verifier, parse_signature
+from oncebox.accept.signature import compile_verifier, credential_places, parse_signature
 from oncebox.accept.spec import SignatureSpec
 from oncebox.config import Settings, Source
 from oncebox.errors import ConfigError
@@ -19,16 +19,24 @@ from oncebox.model import Reply
 _GREETINGS = frozenset({"GET", "HEAD", "OPTIONS"})
 NO_PRESET = Preset(name="", signature=None)
 _TOKEN_PARAMETER = frozenset({"access_token"})
+NONE = frozenset[str]()
 
 
 def compile_doors(settings: Settings) -> dict[str, Door]:
     """A door for each source that receives from outside. Raises ConfigError naming the source."""
-    limit = settings.server.max_body
-    return {name: compile_door(name, source, limit) for name, source in settings.sources.items() if not source.internal}
+    server = settings.server
+    return {
+        name: compile_door(name, source, server.max_body, server.public_url)
+        for name, source in settings.sources.items()
+        if not source.internal
+    }
 
 
-def compile_door(name: str, source: Source, limit: int) -> Door:
-    """One source's door: what the source says, else what its preset says. Raises ConfigError naming the key."""
+def compile_door(name: str, source: Source, limit: int, public_url: str | None = None) -> Door:
+    """One source's door: what the source says, else what its preset says. Raises ConfigError naming the key.
+
+    Signed URLs are the source's `url`, else the one below `public_url`, else what the request says of itself.
+    """
     where = f"sources.{name}"
     preset = find_preset(source.preset) if source.preset is not None else NO_PRESET
     spec = _signature(source, preset, where)
@@ -42,6 +50,7 @@ def compile_door(name: str, source: Source, limit: int) -> Door:
     batch = _batch(source.batch or preset.batch, where)
     types = {"id": id, "type": source.type or preset.type, "time": source.time or preset.time}
     fields = compile_fields(types, where)
+    headers, parameters = credential_places(spec) if spec is not None else (NONE, NONE)
     if batch is not None and batch.form != "cloudevents" and id is not None and not fields.tells_items_apart:
         raise ConfigError(
             f'{where}: every item of a batch would have the same id; take it from the body: id = "body:/…"'
@@ -56,6 +65,7 @@ def compile_door(name: str, source: Source, limit: int) -> Door:
         keys=secrets,
         bad_signature=preset.bad_signature,
         greeting=find_handshake(handshake, f"{where}.handshake") if handshake else None,
+        token=source.verify_token.value if source.verify_token else "",
         batch=batch,
         encoding=_encoding(source.encoding or preset.encoding),
         reply=_reply(source, preset),
@@ -63,10 +73,11 @@ def compile_door(name: str, source: Source, limit: int) -> Door:
         on_missing=source.on_missing_id.policy,
         window=round((source.on_missing_id.window or 0) * 1_000_000),
         reject_conflict=source.on_conflict == "reject",
-        hidden=CREDENTIALS | _token(spec, "header"),
-        hidden_query=_TOKEN_PARAMETER | _token(spec, "query"),
+        hidden=CREDENTIALS | headers,
+        hidden_query=_TOKEN_PARAMETER | parameters | TOKENS.get(handshake or "", NONE),
+        secretless=bool(headers or parameters),
         loopback_only=source.loopback_only,
-        url=source.url,
+        url=source.url or (f"{public_url.rstrip('/')}/in/{name}" if public_url else None),
     )
 
 
@@ -76,14 +87,6 @@ def _signature(source: Source, preset: Preset, where: str) -> SignatureSpec | No
     if source.signature is None:
         return preset.signature
     return parse_signature(source.signature, f"{where}.signature", preset.signature)
-
-
-def _token(spec: SignatureSpec | None, kind: str) -> frozenset[str]:
-    """The header or query parameter that carries the secret itself, and is therefore never stored."""
-    found, _, name = (
-        spec.sig.from_.partition(":") if spec is not None and spec.scheme in ("token", "jws") else ("", "", "")
-    )
-    return frozenset({name.lower() if kind == "header" else name}) if found == kind else frozenset()
 
 
 def _encoding(named: str | None) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from email.message import Message
 from urllib.parse import parse_qsl
 
 Pairs = list[tuple[str, str]]
 
-# More than any form has, and few enough that a hostile one costs nothing.
-MAX_FIELDS = 10_000
+# More than any form of a sender has. Forms are read before a signature in them can be, so a hostile one must be cheap.
+MAX_FIELDS = 1_000
+_NAME = re.compile(rb'content-disposition:[ \t]*form-data;[ \t]*name="([^"\\\r\n]*)"', re.IGNORECASE)
 
 
 def form_pairs(content_type: str, body: bytes) -> Pairs:
@@ -31,7 +33,9 @@ def _parts(content_type: str, body: bytes) -> Iterator[tuple[str, str]]:
     boundary = _parameter("content-type", content_type, "boundary")
     if not boundary:
         raise ValueError("the content type of the multipart body names no boundary")
-    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("latin-1", "replace"), MAX_FIELDS)
+    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("latin-1", "replace"), MAX_FIELDS + 2)
+    if len(pieces) > MAX_FIELDS + 2:
+        raise ValueError(f"it has more than {MAX_FIELDS} parts")
     for piece in pieces[1:]:
         if piece.startswith(b"--"):
             return
@@ -43,6 +47,9 @@ def _parts(content_type: str, body: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _field_name(head: bytes) -> str | None:
+    plain = _NAME.search(head) if head.count(b":") == 1 else None
+    if plain is not None:
+        return plain[1].decode("utf-8", "surrogateescape")
     for line in head.decode("utf-8", "replace").split("\r\n"):
         name, _, value = line.partition(":")
         if name.strip().lower() == "content-disposition":

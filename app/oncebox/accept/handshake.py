@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from oncebox import model
 from oncebox.accept.incoming import Incoming
 from oncebox.accept.place import FORMS, in_query
@@ -38,17 +40,29 @@ class Reply(model.Reply, frozen=True):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def answer(kind: str, incoming: Incoming, *, secrets: Sequence[str], verify: Verify) -> Reply | None:
-    """The answer to a verification request, or None: not one, go on as with any event.
+class Ours(msgspec.Struct, frozen=True):
+    """What a source has to answer with: its secrets, its judge of signatures, and the token of a verification.
 
     `verify` raises Rejected for a request that is not genuine; it is asked wherever the sender signs its verification
     requests, and always before anything is answered that only somebody with the secret could know.
     """
-    return find_handshake(kind)(incoming, secrets, verify)
+
+    secrets: Sequence[str]
+    verify: Verify
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return "Ours(…)"
 
 
-def find_handshake(kind: str, where: str = "handshake") -> Callable[[Incoming, Sequence[str], Verify], Reply | None]:
-    """The handshake of that name; raises ConfigError with "did you mean"."""
+Handshake = Callable[[Incoming, Ours], Reply | None]
+
+
+def find_handshake(kind: str, where: str = "handshake") -> Handshake:
+    """The handshake of that name: its answer, or None: not one, go on as with any event.
+
+    Raises ConfigError with "did you mean".
+    """
     found = HANDSHAKES.get(kind)
     if found is None:
         close = difflib.get_close_matches(kind, HANDSHAKES, 1)
@@ -67,41 +81,42 @@ def subscribe_url(body: bytes) -> str | None:
     return url if parts.scheme == "https" and _SNS_HOST.fullmatch(parts.netloc) else None
 
 
-def _slack(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> Reply | None:
+def _slack(incoming: Incoming, ours: Ours) -> Reply | None:
     fields = _fields_if(incoming, b"url_verification")
     challenge = fields.get("challenge")
     if fields.get("type") != "url_verification" or not isinstance(challenge, str) or len(challenge) > LONGEST:
         return None
-    verify(incoming)
+    ours.verify(incoming)
     return _text_reply(challenge)
 
 
-def _meta(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> Reply | None:
+def _meta(incoming: Incoming, ours: Ours) -> Reply | None:
     if incoming.method != "GET" or in_query(incoming.query, b"hub.mode") != b"subscribe":
         return None
     token, challenge = in_query(incoming.query, b"hub.verify_token"), in_query(incoming.query, b"hub.challenge")
     if challenge is None or len(challenge) > LONGEST:
         return None
-    known = [hmac.compare_digest(secret.encode(), token or b"") for secret in secrets]
-    if not any(known):
-        raise Rejected(403, "bad-signature", "the verify token is none of this source's secrets")
+    if not ours.token:
+        raise Rejected(403, "bad-signature", "this source has no verify_token, so nobody can have its URL verified")
+    if not hmac.compare_digest(ours.token.encode(), token or b""):
+        raise Rejected(403, "bad-signature", "hub.verify_token is not the verify_token of this source")
     return Reply(200, PLAIN, challenge, _AS_TEXT)
 
 
-def _graph(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> Reply | None:
+def _graph(incoming: Incoming, ours: Ours) -> Reply | None:
     token = in_query(incoming.query, b"validationToken") if not incoming.body else None
     if token is None or len(token) > LONGEST:
         return None
     return Reply(200, PLAIN, token, _AS_TEXT)
 
 
-def _zoom(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> Reply | None:
+def _zoom(incoming: Incoming, ours: Ours) -> Reply | None:
     fields = _fields_if(incoming, b"endpoint.url_validation")
     payload = fields.get("payload")
     if fields.get("event") != "endpoint.url_validation" or not isinstance(payload, dict):
         return None
     # The answer is a MAC under the key that signs events: without these two checks anybody could have events signed.
-    secret = secrets[verify(incoming).secret]
+    secret = ours.secrets[ours.verify(incoming).secret]
     token = payload.get("plainToken")
     if not isinstance(token, str) or not _PLAIN_TOKEN.fullmatch(token):
         raise refusal("plainToken is no plain token, and signing it could sign an event")
@@ -109,21 +124,21 @@ def _zoom(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> Reply |
     return _json_reply({"plainToken": token, "encryptedToken": encrypted})
 
 
-def _okta(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> Reply | None:
+def _okta(incoming: Incoming, ours: Ours) -> Reply | None:
     challenge = incoming.headers.get("x-okta-verification-challenge")
     if incoming.method != "GET" or challenge is None or len(challenge) > LONGEST:
         return None
     return _json_reply({"verification": challenge})
 
 
-def _dropbox(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> Reply | None:
+def _dropbox(incoming: Incoming, ours: Ours) -> Reply | None:
     challenge = in_query(incoming.query, b"challenge") if incoming.method == "GET" else None
     if challenge is None or len(challenge) > LONGEST:
         return None
     return Reply(200, PLAIN, challenge, _AS_TEXT)
 
 
-def _sns(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> Reply | None:
+def _sns(incoming: Incoming, ours: Ours) -> Reply | None:
     """Always None: a SubscriptionConfirmation is an event like any other, of that type.
 
     It is verified, stored and answered with a 2xx, which is all that SNS asks; whoever then opens its SubscribeURL
@@ -132,28 +147,28 @@ def _sns(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> Reply | 
     return None
 
 
-def _discord(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> Reply | None:
+def _discord(incoming: Incoming, ours: Ours) -> Reply | None:
     fields = _fields_if(incoming, b'"type"')
     kind = fields.get("type")
     # Of the webhook events 0 is the ping and 1 an event, of the interactions 1 is the ping.
     if isinstance(kind, bool) or kind not in (0, 1) or "event" in fields:
         return None
-    verify(incoming)
+    ours.verify(incoming)
     return _json_reply({"type": 1}) if kind == 1 else Reply(204, JSON, b"")
 
 
-def _braintree(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> Reply | None:
+def _braintree(incoming: Incoming, ours: Ours) -> Reply | None:
     challenge = in_query(incoming.query, b"bt_challenge") if incoming.method == "GET" else None
     if challenge is None:
         return None
     if not _HEX.fullmatch(challenge):
         raise refusal("the challenge is not 20 to 32 hex digits, and signing it could sign an event")
-    public, _, private = secrets[0].partition("|")
+    public, _, private = ours.secrets[0].partition("|")
     key = hashlib.sha1(private.encode()).digest()  # noqa: S324  the sender's own way
     return _text_reply(f"{public}|{hmac.new(key, challenge, 'sha1').hexdigest()}")
 
 
-def _cloudevents(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> Reply | None:
+def _cloudevents(incoming: Incoming, ours: Ours) -> Reply | None:
     origin = incoming.headers.get("webhook-request-origin", "")
     if incoming.method != "OPTIONS" or not _ORIGIN.fullmatch(origin):
         return None
@@ -163,19 +178,19 @@ def _cloudevents(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> 
     return Reply(200, PLAIN, b"", headers)
 
 
-def _woocommerce(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> Reply | None:
+def _woocommerce(incoming: Incoming, ours: Ours) -> Reply | None:
     """The unsigned ping on saving a webhook, which wants exactly 200 and says nothing."""
     if "x-wc-webhook-signature" in incoming.headers or not _PING.fullmatch(incoming.decoded):
         return None
     return Reply(200, PLAIN, b"") if incoming.content_type.lower().startswith(FORMS) else None
 
 
-def _probe(incoming: Incoming, secrets: Sequence[str], verify: Verify) -> Reply | None:
+def _probe(incoming: Incoming, ours: Ours) -> Reply | None:
     """A GET or HEAD by which a sender sees that somebody is there."""
     return Reply(200, PLAIN, b"") if incoming.method in ("GET", "HEAD") else None
 
 
-HANDSHAKES: dict[str, Callable[[Incoming, Sequence[str], Verify], Reply | None]] = {
+HANDSHAKES: dict[str, Handshake] = {
     "slack": _slack,
     "meta": _meta,
     "graph": _graph,
@@ -189,6 +204,9 @@ HANDSHAKES: dict[str, Callable[[Incoming, Sequence[str], Verify], Reply | None]]
     "woocommerce": _woocommerce,
     "probe": _probe,
 }
+
+# What a verification request carries in its query as a secret, and is therefore never stored.
+TOKENS: dict[str, frozenset[str]] = {"meta": frozenset({"hub.verify_token"})}
 
 # The methods a handshake comes with; events come with POST.
 METHODS: dict[str, tuple[str, ...]] = {

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from time import time_ns
 
 import msgspec
 
-from oncebox.accept.batch import BadItem
+from oncebox.accept.answer import Answer, answer, batch_answer, refusal
 from oncebox.accept.body import Receive, read_body
 from oncebox.accept.door import Door
 from oncebox.accept.incoming import Incoming, read_headers
 from oncebox.accept.refusal import Refusals
 from oncebox.errors import IdConflict, Overloaded, Rejected, StorageFull
-from oncebox.model import Arrival, Refused, Reply, Stored, receipt
-from oncebox.problem import CONTENT_TYPE, problem
+from oncebox.model import Refused
 from oncebox.store import Store
 
-JSON = "application/json"
-Pairs = tuple[tuple[str, str], ...]
-_REPLAYED: Pairs = (("idempotent-replayed", "true"),)
+__all__ = ["Answer", "Inbox", "Request", "now_us"]
+
 # A wrong secret or pointer of ours would lose these for good: many senders never try a 4xx again.
 _KEPT = (400, 401)
+_NOT_KEPT = (
+    "the sender's secret comes with each request and is never stored, so this one cannot be proved genuine again; look "
+    "at it, and accept it with --trust if it is what it says"
+)
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -35,15 +37,6 @@ class Request(msgspec.Struct, frozen=True):
     receive: Receive
     declared: int | None = None
     peer: str | None = None
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What the sender is told."""
-
-    status: int
-    content_type: str
-    body: bytes
-    headers: Pairs = ()
 
 
 def now_us() -> int:
@@ -82,10 +75,10 @@ class Inbox:
         door = self.doors.get(refused.source)
         if door is None:
             return self._turn_away(None, Rejected(404, "unknown-source", "there is no source of this name any more"))
-        query, body = refused.url.partition("?")[2], refused.body
-        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in refused.headers]
-        headers, repeated = read_headers(pairs)
-        incoming = Incoming(refused.method, refused.url, query, headers, repeated, body, body, refused.at)
+        incoming = again(refused, door)
+        if door.secretless and not trust:
+            # Its credential was left out of what is kept, so nothing could prove it genuine a second time.
+            return refusal(door, Rejected(401, "bad-signature", _NOT_KEPT))
         return await self._judge(door.trusting() if trust else door, incoming, known=True)
 
     async def _judge(self, door: Door, incoming: Incoming, *, known: bool = False) -> Answer:
@@ -119,11 +112,17 @@ class Inbox:
 
 
 def _incoming(request: Request, door: Door, body: bytes, now: int) -> Incoming:
-    url = request.url
-    if door.url is not None:
-        # What the sender was told to call is what it signs, whatever a proxy made of it.
-        url = door.url if "?" in door.url or not request.query else f"{door.url}?{request.query}"
+    url = door.signed_url(request.url, request.query)
     return Incoming(request.method, url, request.query, request.headers, request.repeated, body, body, now)
+
+
+def again(refused: Refused, door: Door) -> Incoming:
+    """A refused request as it came, at the time of its arrival, under the URL that is configured today."""
+    query = refused.url.partition("?")[2]
+    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in refused.headers]
+    headers, repeated = read_headers(pairs)
+    url, body = door.signed_url(refused.url, query), refused.body
+    return Incoming(refused.method, url, query, headers, repeated, body, body, refused.at)
 
 
 def _refusal_of(error: Overloaded | IdConflict) -> Rejected:
@@ -131,33 +130,3 @@ def _refusal_of(error: Overloaded | IdConflict) -> Rejected:
         return Rejected(422, "id-conflict", str(error))
     slug = "storage-full" if isinstance(error, StorageFull) else "overloaded"
     return Rejected(503, slug, str(error), (("retry-after", str(error.retry_after)),))
-
-
-def refusal(door: Door | None, why: Rejected) -> Answer:
-    """The problem that a refused sender is answered, with the status that this sender wants for a wrong signature."""
-    more = {"index": why.index} if isinstance(why, BadItem) else {}
-    status = door.bad_signature if door is not None and why.slug == "bad-signature" else why.status
-    return Answer(status, CONTENT_TYPE, problem(status, why.slug, why.detail, **more), why.headers)
-
-
-def answer(arrivals: Sequence[Arrival], stored: Sequence[Stored]) -> Answer:
-    """The receipt of one event, or the reply that its first call got: the same bytes for each replay."""
-    (arrival,), (one,) = arrivals, stored
-    headers = _REPLAYED if one.replayed else ()
-    if one.reply is not None:
-        return Answer(one.reply.status, one.reply.content_type, one.reply.body, headers)
-    return Answer(202, JSON, receipt(arrival.source, one.id, one.received_at), headers)
-
-
-def batch_answer(arrivals: Sequence[Arrival], stored: Sequence[Stored], reply: Reply | None) -> Answer:
-    """The receipts of a batch in its order. It is a replay only if all of its items are.
-
-    A sender with a reply of its own gets the first item's; one without any items gets `reply`.
-    """
-    headers = _REPLAYED if stored and all(one.replayed for one in stored) else ()
-    reply = stored[0].reply if stored else reply
-    if reply is not None:
-        return Answer(reply.status, reply.content_type, reply.body, headers)
-    pairs = zip(arrivals, stored, strict=True)
-    receipts = [receipt(arrival.source, one.id, one.received_at) for arrival, one in pairs]
-    return Answer(202, JSON, b"[" + b",".join(receipts) + b"]", headers)

@@ -63,10 +63,9 @@ def read_request(scope: HTTPScope, receive: Receive, public_url: str | None) -> 
 
 
 async def _send(send: Send, answer: Answer) -> None:
-    headers = [
-        (b"content-type", answer.content_type.encode("latin-1")),
-        (b"content-length", b"%d" % len(answer.body)),
-    ]
+    headers = [(b"content-type", answer.content_type.encode("latin-1"))]
+    if answer.status != 204:  # RFC 9110, 8.6
+        headers.append((b"content-length", b"%d" % len(answer.body)))
     for name, value in answer.headers:
         headers.append((name.encode("latin-1"), value.encode("latin-1")))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -82,7 +82,7 @@ def prepare(
         why = "takes nothing from outside (internal = true)" if source else f"is not configured{_near(name, config)}"
         raise ConfigError(f"sources.{name} {why}")
     preset = find_preset(source.preset) if source.preset else NO_PRESET
-    door = compile_door(name, source, config.server.max_body)
+    door = compile_door(name, source, config.server.max_body, config.server.public_url)
     draft = craft(
         source.id if source.id is not None else preset.id,
         source.type or preset.type,
@@ -91,11 +91,11 @@ def prepare(
         body=given,
         batch=source.batch or preset.batch,
         force_id=id is not None,
-        extra=_times(preset.signature),
+        extra=_signed_parts(preset.signature),
     )
     crafted = draft.finish()
     path = f"/in/{name}" + (f"?{crafted.query}" if crafted.query else "")
-    url = source.url or (config.server.public_url or address).rstrip("/") + path
+    url = door.signed_url(f"{address.rstrip('/')}{path}", crafted.query)
     signed = {}
     if door.verifier is not None:
         now = int(time.time())
@@ -114,17 +114,21 @@ def _fresh_id() -> str:
     return f"{time.time_ns() // 1_000_000}{secrets.randbelow(1000):03d}"
 
 
-def _times(spec: Any) -> list[tuple[str, object]]:
-    """The time of signing, where the body itself carries it."""
+def _signed_parts(spec: Any) -> list[tuple[str, object]]:
+    """What must be in the request so that it can be signed: the time, where the body carries it; a form."""
     from oncebox.accept.stamp import write_stamp
 
-    stamp = getattr(spec, "timestamp", None)
-    if stamp is None or not stamp.from_.startswith(("json:", "body:")):
+    if spec is None:
         return []
-    kind, _, place = stamp.from_.partition(":")
-    pointer = place if kind == "body" else "/" + place.replace(".", "/")
-    written = write_stamp(stamp, int(time.time()))
-    return [(f"body:{pointer}", int(written) if written.isdigit() else written)]
+    stamp, parts = spec.timestamp, list[tuple[str, object]]()
+    if "{form" in spec.message:
+        parts.append(("form:sent_by", "oncebox send"))
+    if stamp is not None and stamp.from_.startswith(("json:", "body:", "form:")):
+        kind, _, place = stamp.from_.partition(":")
+        spelt = f"body:/{place.replace('.', '/')}" if kind == "json" else stamp.from_
+        written = write_stamp(stamp, int(time.time()))
+        parts.append((spelt, int(written) if written.isdigit() else written))
+    return parts
 
 
 def tampered(body: bytes) -> bytes:

@@ -14,7 +14,6 @@ from oncebox.model import Claimed, Event, event_headers
 from oncebox.store.books import Books
 from oncebox.store.statement import members, own
 
-SOURCES = 64
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NEXT_SOURCE = own(
@@ -107,10 +106,7 @@ class Claims:
         """The sources that have something pending, the one after the last served first."""
         sources: list[str] = []
         after = ""
-        while len(sources) < SOURCES:
-            row = db.execute(NEXT_SOURCE, (target, lane, after)).fetchone()
-            if row is None:
-                break
+        while (row := db.execute(NEXT_SOURCE, (target, lane, after)).fetchone()) is not None:
             after = row[0]
             sources.append(after)
         last = self._last.get((target, lane), "")

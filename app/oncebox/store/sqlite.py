@@ -78,12 +78,17 @@ async def open_store(
         store = SQLiteStore(lock, Routing(router, internal))
         await store.open(woken, options)
         try:
+            failure: Exception | None = None
             async with anyio.create_task_group() as group:
                 group.start_soon(store.writer.run)
                 try:
                     yield store
+                except Exception as error:  # noqa: BLE001  # raised below, as itself and not in a group of one
+                    failure = error
                 finally:
                     store.writer.close()
+            if failure is not None:
+                raise failure
         finally:
             with anyio.CancelScope(shield=True):
                 await store.close()

@@ -6,7 +6,6 @@ import sqlite3
 
 import msgspec
 
-from oncebox.errors import OnceboxError
 from oncebox.model import Arrival, Settled, StagedWrites
 from oncebox.store.books import Books, Entries
 from oncebox.store.statement import RELEASE, ROLLBACK_TO, SAVEPOINT
@@ -30,7 +29,7 @@ def apply(
                 view.add(statement)
             else:
                 view.execute(*statement)
-    except (sqlite3.Error, OnceboxError) as error:
+    except Exception as error:  # noqa: BLE001  # whatever a value of the handler's does, the attempt has an outcome
         settled = msgspec.structs.replace(otherwise, error=f"staged: {error}")
     finally:
         view.end()
