@@ -127,9 +127,13 @@ ONE = [
     ),
     (
         f'{DEMO}batch = "arrays"',
-        'sources.demo.batch: "arrays" is not "array", "array:/pointer", "ndjson" or "cloudevents"',
+        'sources.demo.batch: "arrays" is not "array", "array:/pointer", "form:NAME", "ndjson" or "cloudevents"',
     ),
     (f"{DEMO}reply = {{ status = 500 }}", "sources.demo.reply.status: 500 is not a whole number from 200 to 299"),
+    (
+        "[sources.s]\npreset = 'meta'\nsecrets = ['plain:x', 'plain:y']\nverify_token = 'plain:y'",
+        "sources.s: verify_token is one of the secrets; it travels in URLs and must not be able to sign",
+    ),
     (f"{DEMO}unsined = 1", 'sources.demo.unsined: unknown key; did you mean "unsigned"?'),
     (
         "[sources.s]\nid = []\nunsigned = true",

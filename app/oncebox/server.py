@@ -26,6 +26,7 @@ from oncebox.errors import ConfigError
 from oncebox.operate.api import create_api
 from oncebox.operate.failure import EXCEPTION_HANDLERS
 from oncebox.operate.guard import MAY, create_guard
+from oncebox.operate.refused import create_refused_routes
 from oncebox.route import Route, Router, compile_router, internal_sources
 from oncebox.store.sqlite import Options, SQLiteStore, open_store
 from oncebox.watch import Watch
@@ -154,7 +155,9 @@ def create_app(parts: Parts) -> Litestar:
     return Litestar(
         [
             create_ingress(parts.inbox, public_url=parts.config.server.public_url),
-            *create_api(parts.config, parts.store, parts.watch.reasons),
+            *create_api(
+                parts.config, parts.store, parts.watch.reasons, create_refused_routes(parts.store, parts.inbox.again)
+            ),
         ],
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=describe(parts.config),

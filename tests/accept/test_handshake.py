@@ -6,7 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -14,13 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accept.signed import URL, VECTORS, recorded, request
-from oncebox.accept.handshake import HANDSHAKES, Reply, answer, find_handshake, subscribe_url
+from oncebox.accept.handshake import HANDSHAKES, Ours, Reply, Verify, find_handshake, subscribe_url
 from oncebox.accept.incoming import Incoming
 from oncebox.accept.presets import PRESETS
 from oncebox.accept.signature import Verified, compile_verifier, refusal
 from oncebox.errors import ConfigError, Rejected
 
 SECRET = "public|s3cret"
+
+
+def answer(kind: str, incoming: Incoming, *, secrets: Sequence[str], verify: Verify, token: str = "") -> Reply | None:
+    return find_handshake(kind)(incoming, Ours(secrets, verify, token))
 
 
 def genuine(incoming: Incoming) -> Verified:
@@ -57,13 +61,26 @@ def test_slack_gets_its_challenge_as_text() -> None:
 
 def test_meta_gets_its_challenge_for_the_right_token_only() -> None:
     query = "hub.mode=subscribe&hub.challenge=1158201444&hub.verify_token="
-    reply = ask("meta", get(query + "tok%20en"), ("app secret", "tok en"))
+    reply = answer("meta", get(query + "tok%20en"), secrets=("app secret",), verify=genuine, token="tok en")
+    assert reply is not None
     assert (reply.status, reply.body) == (200, b"1158201444")
-    for wrong in ("tok", "", "%ff"):
+    for wrong in ("tok", "", "%ff", "app secret"):
         with pytest.raises(Rejected) as why:
-            answer("meta", get(query + wrong), secrets=("app secret", "tok en"), verify=genuine)
+            answer("meta", get(query + wrong), secrets=("app secret",), verify=genuine, token="tok en")
         assert why.value.status == 403
         assert "tok en" not in why.value.detail
+
+
+def test_meta_is_turned_away_where_no_verify_token_is_configured() -> None:
+    query = "hub.mode=subscribe&hub.challenge=1158201444&hub.verify_token="
+    for sent in ("", "app%20secret", "x"):
+        with pytest.raises(Rejected, match="verify_token") as why:
+            answer("meta", get(query + sent), secrets=("app secret",), verify=genuine)
+        assert why.value.status == 403
+
+
+def test_what_a_source_answers_with_is_never_shown() -> None:
+    assert repr(Ours(("s3cret",), genuine, "tok en")) == "Ours(…)"
 
 
 def test_graph_gets_its_token_url_decoded_as_plain_text() -> None:

@@ -21,7 +21,7 @@ from litestar import Litestar
 from accept.conftest import OpenInbox
 from accept.requests import Sender
 from oncebox.accept.ingress import create_ingress, read_request
-from oncebox.config import Source
+from oncebox.config import MissingId, Source, SourceReply
 from oncebox.secret import Secret
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process]
@@ -71,7 +71,13 @@ def write_from_outside(path: Path) -> None:
 async def client(open_inbox: OpenInbox, source: Callable[..., Source]) -> AsyncIterator[Client]:
     """A server with three sources: demo, small (100 bytes) and signs (its URL, as public_url says)."""
     signs = source(signature=URL_SIGNED, secrets=(Secret("x", "s3cret"),), id="query:id")
-    sender = await open_inbox({"demo": source(), "small": source(max_body=100), "signs": signs})
+    keys, unique = (Secret("x", "s3cret"),), MissingId("unique")
+    handshakes = {
+        "events": Source(preset="cloudevents", secrets=keys),
+        "files": Source(preset="dropbox", secrets=keys, on_missing_id=unique),
+        "empty": source(reply=SourceReply(status=204)),
+    }
+    sender = await open_inbox({"demo": source(), "small": source(max_body=100), "signs": signs, **handshakes})
     app = Litestar([create_ingress(sender.inbox, public_url="https://hooks.example.com")], openapi_config=None)
     config = uvicorn.Config(app, log_config=None, lifespan="off", http="httptools")
     config.load()
@@ -222,6 +228,22 @@ async def test_a_websocket_is_turned_down(client: Client) -> None:
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
     assert (await client.raw(upgrade))[0] in {403, 405}
+
+
+async def test_the_headers_of_a_handshake_reach_the_sender(client: Client) -> None:
+    status, headers, _ = await client.send("/in/events", b"", "WebHook-Request-Origin: shop.example", method="OPTIONS")
+    assert (status, headers["webhook-allowed-origin"], headers["webhook-allowed-rate"]) == (200, "shop.example", "*")
+    status, headers, body = await client.raw(b"GET /in/files?challenge=a%3Cb HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (status, headers["x-content-type-options"], body) == (200, "nosniff", b"a<b")
+    assert await client.rows("select count(*) from events") == [(0,)]
+
+
+async def test_a_reply_without_content_announces_no_length(client: Client) -> None:
+    for _ in range(2):
+        status, headers, _ = await client.send("/in/empty", b'{"id": 1}')
+        assert status == 204
+        assert not {"content-length", "transfer-encoding"} & headers.keys()
+    assert headers["idempotent-replayed"] == "true"
 
 
 async def nothing() -> Any:

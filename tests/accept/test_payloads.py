@@ -23,7 +23,6 @@ NOW = 1_796_000_000_000_000
 # Where a preset alone does not say it: what somebody with this sender writes into the configuration.
 SOURCES: dict[str, dict[str, Any]] = {
     "05-slack-interactivity-form": {"id": "form:payload json:/trigger_id", "type": "form:payload json:/type"},
-    "13-cloudevents-structured-odd-id": {"id": "body:/id", "type": "body:/type", "batch": "cloudevents"},
     "15-ndjson-lines": {"id": "body:/id", "batch": "ndjson"},
     "17-graph-validation-empty-body": {"preset": "microsoft_graph", "on_missing_id": MissingId("unique")},
     "27-unicode-ids": {"id": "body:/id", "batch": "array"},

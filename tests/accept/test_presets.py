@@ -7,20 +7,28 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from accept.signed import CASES, VECTORS, recorded, request
+from accept.recordings import secret_of
+from accept.signed import CASES, VECTORS, recorded, request, secret_for
 from oncebox.accept.batch import compile_batch, split
+from oncebox.accept.doors import compile_door
 from oncebox.accept.handshake import HANDSHAKES, METHODS
 from oncebox.accept.incoming import Incoming
 from oncebox.accept.key import compile_fields
-from oncebox.accept.presets import PRESETS, find_preset
+from oncebox.accept.presets import PRESETS, find_preset, preset_table, replay_warning, show_preset
 from oncebox.accept.signature import parse_signature
+from oncebox.config import Source, load
 from oncebox.errors import ConfigError
 
 PAYLOADS = Path(__file__).parent.parent / "cases" / "payloads"
 # More careful than the recorded rule, or with a parameter that the rule leaves to the person.
 DIFFERENT = {"adyen", "discord", "google_pubsub", "hubspot", "sendgrid"}
+
+
+# A standard that says nothing about signatures, so no signed request of it could be recorded.
+UNRECORDED = {"cloudevents"}
 
 
 def keys(name: str, incoming: Incoming) -> list[str | None]:
@@ -29,7 +37,8 @@ def keys(name: str, incoming: Incoming) -> list[str | None]:
     fields = compile_fields({"id": row.id, "type": row.type, "time": row.time}, name)
     if row.batch is None:
         return [fields.read(incoming).id]
-    return [fields.read(incoming, item).id for item in split(incoming.decoded, compile_batch(row.batch))]
+    items = split(incoming.decoded, compile_batch(row.batch), incoming.content_type)
+    return [fields.read(incoming, item).id for item in items]
 
 
 def valid(name: str) -> Incoming:
@@ -43,12 +52,12 @@ def payload(number: str) -> dict[str, Any]:
 
 
 def test_every_recorded_sender_has_a_row_and_no_row_is_nameless() -> None:
-    assert set(PRESETS) == set(CASES["presets"])
-    assert len(PRESETS) == 65
+    assert set(PRESETS) == set(CASES["presets"]) | UNRECORDED
+    assert len(CASES["presets"]) == 65
     assert all(name == row.name for name, row in PRESETS.items())
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
+@pytest.mark.parametrize("name", sorted(CASES["presets"]))
 def test_a_row_signs_as_the_recorded_rule_says(name: str) -> None:
     same = parse_signature(CASES["presets"][name], name) == PRESETS[name].signature
     assert same is (name not in DIFFERENT)
@@ -77,8 +86,9 @@ def test_a_row_has_an_id_or_says_what_each_choice_means(name: str) -> None:
 
 def test_a_row_never_chooses_a_body_hash_alone() -> None:
     hashed = {name for name, row in PRESETS.items() if "hash:body" in (row.id or ())}
-    assert hashed == {"woocommerce"}
+    assert hashed == {"woocommerce", "pusher"}
     assert PRESETS["woocommerce"].id == ("header:X-WC-Webhook-Delivery-ID", "hash:body")
+    assert PRESETS["pusher"].id == ("envelope:/time_ms", "item:index", "hash:body")
 
 
 def unsigned_id(name: str) -> bool:
@@ -162,3 +172,64 @@ def test_an_item_that_comes_twice_in_a_batch_has_one_id() -> None:
     body = base64.b64decode(case["body_base64"]) if "body_base64" in case else case["body"].encode()
     found = keys("sendgrid", request(body, case["headers"]))
     assert (len(found), len(set(found))) == (4, 3)
+
+
+README = Path(__file__).parent.parent.parent / "README.md"
+
+
+def test_the_readme_holds_the_table_of_today() -> None:
+    text = README.read_text("utf-8")
+    table = text.partition("<!-- presets -->\n")[2].partition("<!-- /presets -->")[0]
+    assert table == preset_table(), "write preset_table() between the markers"
+    assert len(table.splitlines()) == len(PRESETS) + 2
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_row_as_toml_is_the_same_source_as_its_preset(name: str, tmp_path: Path) -> None:
+    shown = show_preset(name.replace("_", "-")).replace('# on_missing_id = "unique" ', 'on_missing_id = "unique" #')
+    shown = shown.replace(*FILLED.get(name, ("", "")))
+    path = tmp_path / "litestar.toml"
+    path.write_text(shown)
+    variables = {f"{name.upper()}_SECRET": secret_as_needed(name), f"{name.upper()}_VERIFY_TOKEN": "t"}
+    source = load(path, environ=variables, overrides={}).sources[name]
+    assert source.preset is None
+    written = compile_door(name, source, 1)
+    signature = source.signature if name in FILLED else None
+    by_name = compile_door(name, msgspec.structs.replace(bare(source), preset=name, signature=signature), 1)
+    for key in ("events", "greeting", "batch", "encoding", "reply", "hidden", "hidden_query", "token"):
+        assert getattr(written, key) == getattr(by_name, key), key
+    row = PRESETS[name]
+    rule = parse_signature(source.signature or {}, name)
+    assert name in FILLED or rule == row.signature
+    assert (source.id, source.type, source.time) == (row.id, row.type, row.time)
+    assert row.bad_signature == 401 or str(row.bad_signature) in shown
+
+
+# What only the operator knows, where a row cannot be used without it.
+FILLED = {
+    "paypal": ('scheme = "pubkey"', 'scheme = "pubkey", configured_id = "W-1"'),
+    "google_pubsub": ("claims = {", 'claims = { match = { email = "push@example.com" },'),
+}
+
+
+def secret_as_needed(name: str) -> str:
+    """A secret, key or certificate that this sender could have."""
+    found = next((secret_of(vector) for vector in VECTORS if vector["provider"] == name), None)
+    signature = PRESETS[name].signature
+    assert signature is not None
+    return found or secret_for(signature, "x")
+
+
+def bare(source: Source) -> Source:
+    """Only what no preset knows."""
+    return Source(secrets=source.secrets, verify_token=source.verify_token, on_missing_id=source.on_missing_id)
+
+
+def test_captured_requests_are_warned_of_where_nothing_prevents_their_use() -> None:
+    warned = {name: replay_warning(row) for name, row in PRESETS.items()}
+    assert {name for name, words in warned.items() if words} == {n for n, r in PRESETS.items() if not r.signs_identity}
+    assert "under a new id" in (warned["github"] or "")
+    assert "has the secret" in (warned["gitlab"] or "")
+    assert warned["stripe"] is None
+    assert "Beware" in show_preset("github")
+    assert "Beware" not in show_preset("stripe")

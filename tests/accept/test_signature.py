@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import random
 import time
 from typing import Any
 from urllib.parse import urlencode
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accept.forging import forge
 from accept.signed import (
     CASES,
     MENDED,
@@ -120,6 +122,11 @@ def test_fuzzed_signatures_are_refused_and_raise_nothing_else(name: str, text: s
     body = json.dumps({"signature": {"signature": text, "timestamp": other}, "Signature": text, "value": [{}]}).encode()
     refused(verifier, request(body, headers, url=f"{URL}?secret={text}"))
     refused(verifier, request(text.encode(), headers))
+
+
+def test_a_thousand_forged_requests_are_refused_quickly() -> None:
+    seed = random.randrange(1 << 32)
+    assert forge(1000, seed) == [], seed
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

@@ -10,6 +10,7 @@ import pytest
 
 from cli.conftest import Run, outside, parsed
 from oncebox.cli import SECTIONS
+from oncebox.cli.show import clean
 from oncebox.cli.story import tell
 from oncebox.model import Arrival, Planned, Refused
 from oncebox.store.lock import Lock
@@ -55,16 +56,16 @@ def history(folder: Path) -> Path:
 
 def test_events_are_listed_newest_first_without_a_server(history: Path, run: Run) -> None:
     lines = run("events").stdout.splitlines()
-    assert lines[0].split() == ["SEQ", "RECEIVED", "SOURCE", "ID", "TYPE", "STATE", "REPEATS"]
+    assert lines[0].split() == ["SEQ", "RECEIVED", "(UTC)", "SOURCE", "ID", "TYPE", "STATE", "REPEATS"]
     assert [line.split()[0] for line in lines[1:]] == ["3", "2", "1"]
     assert [one["seq"] for one in parsed(run("events", "--json", "--state", "dead"))["events"]] == [2]
     assert [one["seq"] for one in parsed(run("events", "--json", "--type", "invoice.*"))["events"]] == [2, 1]
 
 
 def test_what_a_sender_wrote_cannot_command_the_terminal(history: Path, run: Run) -> None:
-    assert "\x1b" not in run("events").stdout
-    assert "\x1b" not in run("show", "2").stdout
-    assert "\x1b" not in run("lookup", "demo", "evt_2").stdout
+    for command in (("events",), ("show", "2"), ("lookup", "demo", "evt_2")):
+        assert r"invoice.failed\x1b[31m" in run(*command).stdout
+    assert clean("a\nb\u202e\x9b") == r"a\nb\u202e\x9b"
 
 
 def test_a_list_that_ends_early_says_how_to_go_on(history: Path, run: Run) -> None:

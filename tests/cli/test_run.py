@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cli.conftest import Run, outside, parsed
+from cli.conftest import APP, Run, outside, parsed
 from oncebox.accept.presets import PRESETS
 from oncebox.cli.init import contents
 from oncebox.config import load
@@ -74,12 +76,38 @@ def test_check_prints_defaults_and_presets_as_toml(run: Run) -> None:
 
 def test_a_command_that_is_not_used_imports_nothing_heavy(folder: Path) -> None:
     code = "import sys, oncebox.cli; oncebox.cli.main(['--help'], standalone_mode=False); print(sorted(sys.modules))"
-    import subprocess
-
-    from cli.conftest import APP
-
     loaded = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": str(APP)}, capture_output=True, text=True, check=True
     ).stdout
     for heavy in ("litestar", "uvicorn", "aiosqlite", "sqlite3", "http.client", "rich"):
         assert f"'{heavy}'" not in loaded
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("spoil", "code", "words"),
+    [
+        (lambda folder: (folder / "litestar.toml").write_text("[server]\nprot = 1"), 2, 'did you mean "port"'),
+        (lambda folder: (folder / "inbox.db.token").write_text(""), 2, "remove the file"),
+        (
+            lambda folder: (folder / "inbox.db").write_bytes(b"something else entirely" * 99),
+            1,
+            "not an SQLite database",
+        ),
+    ],
+)
+def test_a_start_that_cannot_be_ends_at_once_with_one_sentence(
+    folder: Path, spoil: Callable[[Path], object], code: int, words: str
+) -> None:
+    spoil(folder)
+    ended = outside(folder, "serve")
+    assert ended.returncode == code, ended.stderr
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.process
+def test_a_second_server_on_the_same_file_is_refused(folder: Path, server: str) -> None:
+    ended = outside(folder, "serve")
+    assert ended.returncode == 4
+    assert server in ended.stderr

@@ -231,7 +231,8 @@ async def test_stats_add_up_and_name_sources_without_events(store: SQLiteStore, 
 
 
 async def test_the_oldest_due_delivery_is_found_over_all_targets_and_sources(store: SQLiteStore, api: Caller) -> None:
-    await store.accept([arrival("evt_1", source="z", at=NOW), arrival("evt_1", source="a", at=NOW + SECOND)])
+    for source, at in (("z", NOW + SECOND), ("m", NOW), ("a", NOW + 2 * SECOND)):
+        await store.accept([arrival("evt_1", source=source, at=at)])
     assert (await api.json("/api/stats"))["oldest_due_at"] == "2026-11-30T00:53:20.000000Z"
 
 

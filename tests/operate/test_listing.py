@@ -83,6 +83,7 @@ FILTERS: list[tuple[dict[str, Any], Expected]] = [
     ({"since": NOW + 40 * SECOND}, lambda event: event.received_at >= NOW + 40 * SECOND),
     ({"until": NOW + 9 * SECOND}, lambda event: event.received_at <= NOW + 9 * SECOND),
     ({"since": NOW + 20 * SECOND, "until": NOW + 30 * SECOND}, lambda e: 20 <= (e.received_at - NOW) // SECOND <= 30),
+    ({"since": NOW + 20 * SECOND, "type": "lost"}, lambda e: e.received_at >= NOW + 20 * SECOND and e.type == "lost"),
     ({"q": "evt_1"}, lambda event: "evt_1" in event.id),
     ({"q": "VOICE.F"}, lambda event: "voice.f" in (event.type or "")),
     ({"q": "%"}, lambda event: False),
@@ -93,19 +94,25 @@ FILTERS: list[tuple[dict[str, Any], Expected]] = [
 
 
 @pytest.mark.parametrize(("filters", "fits"), FILTERS, ids=lambda value: str(value) if isinstance(value, dict) else "")
-@pytest.mark.parametrize("hurry", [False, True])
+@pytest.mark.parametrize(("patience", "small"), [(10.0, False), (10.0, True), (0.0, True)])
 async def test_pages_hold_every_event_that_fits_once_and_newest_first(
-    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, filters: dict[str, Any], fits: Expected, hurry: bool
+    store: SQLiteStore,
+    monkeypatch: pytest.MonkeyPatch,
+    filters: dict[str, Any],
+    fits: Expected,
+    patience: float,
+    small: bool,
 ) -> None:
-    """In a hurry (no time at all, small windows, nothing called rare) pages come short, and the end is the same."""
+    """With small windows, nothing called rare and even without any time, pages come short, and the end is the same."""
     await history(store)
     everything = await store.read(lambda db: list_events(db, Selection(limit=500)).events)
     assert [event.seq for event in everything] == list(range(60, 0, -1))
-    if hurry:
+    if small:
         monkeypatch.setattr(listing, "RARE", 0)
         monkeypatch.setattr(listing, "SMALLEST", 3)
+        monkeypatch.setattr(listing, "START", 4)
         monkeypatch.setattr(listing, "WIDEST", 5)
-    found = await walk(store, 0.0 if hurry else 10.0, **filters)
+    found = await walk(store, patience, **filters)
     assert found == [event.seq for event in everything if fits(event)]
 
 

@@ -1,26 +1,10 @@
-"""Servers of the process tests; none outlives its test."""
+"""What the process tests share. Assertions of the shared modules say as much as those of the tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 
-from process.rig import Server
+SHARED = ("rig", "servers", "twins", "crashes", "aborts", "stops", "slow", "attacks")
+pytest.register_assert_rewrite(*(f"process.{name}" for name in SHARED))
 
-Serve = Callable[..., Server]
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Makes servers, not started yet; `name` is the folder."""
-    made: list[Server] = []
-
-    def make(name: str = "inbox", **more: str) -> Server:
-        made.append(Server(tmp_path / name, **more))
-        return made[-1]
-
-    yield make
-    for server in made:
-        server.end()
+from process.servers import serve  # noqa: E402, F401  # only after they are registered

@@ -113,8 +113,8 @@ class Load:
                 time.sleep(0.002)  # a moderate load, not a benchmark
 
 
-def kill_rounds(server: Server, *, rounds: int, longest: float, seed: int) -> None:
-    """Kill at random moments under load; then everything must be there, once, and done."""
+def kill_rounds(server: Server, *, rounds: int, longest: float, seed: int, suspects_too: bool = False) -> None:
+    """Kill at random moments under load, also soon after a start; then everything must be there, once, and done."""
     moments, load = random.Random(seed), Load()
     for number in range(rounds):
         if not server.alive():
@@ -125,7 +125,7 @@ def kill_rounds(server: Server, *, rounds: int, longest: float, seed: int) -> No
         load.join()
         server.start()
         load.send_again(server)
-        if number % 2:
+        if suspects_too and number % 2:
             server.kill()
     if not server.alive():
         server.start()

@@ -174,10 +174,10 @@ class Server:
             return read_answer(line)
 
     def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
     def threads(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/task"))
+        return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
 
     def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Read the file from outside."""
@@ -299,10 +299,10 @@ def sound(server: Server) -> None:
     assert not server.alive()
     assert server.rows("pragma integrity_check") == [("ok",)]
     assert server.rows("pragma foreign_key_check") == []
-    written = {name: 0 for name in STATES} | dict(
+    written = dict.fromkeys(STATES, 0) | dict(
         server.rows(f"select what, sum(n) from totals where minute = 0 and what in {STATES} group by 1")
     )
-    assert written == {name: 0 for name in STATES} | server.states()
+    assert written == dict.fromkeys(STATES, 0) | server.states()
     events = server.rows("select count(*) from events")[0][0]
     received = server.rows("select source, n from totals where minute = 0 and what = 'received' and n <> 0 order by 1")
     assert received == server.rows("select source, count(*) from events group by 1 order by 1")

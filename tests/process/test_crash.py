@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from process.conftest import Serve
 from process.crashes import DEADLY, LOADED, kill_rounds, quarantine
 from process.rig import clean_stop
+from process.servers import Serve
 
 CRASHED = "select count(*) from attempts join events using (seq) where outcome = 'crashed' and id = ?"
 

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
+import contextlib
 import signal
+import sqlite3
 import time
-from threading import Thread
 
 import pytest
 
-from process.conftest import Serve
-from process.rig import Client, Server, clean_stop, sound, until
+from process.rig import Client, clean_stop, sound, until
+from process.servers import Serve
+from process.stops import stop_under_load, waiting
+from process.twins import COUNTING
 
 pytestmark = pytest.mark.process
 
-WAITING = """
-import asyncio
-from oncebox import Event, on
-
-@on("demo", concurrency=8)
-async def wait(event: Event) -> None:
-    with open("begun.txt", "a") as begun:
-        begun.write(f"{event.id} {event.attempt}\\n")
-    await asyncio.sleep(SECONDS)
-    with open("ended.txt", "a") as ended:
-        ended.write(event.id + "\\n")
-"""
 STUBBORN = """
 import asyncio, time
 from oncebox import Event, on
@@ -44,41 +34,13 @@ def blocking(event: Event) -> None:
 """
 
 
-def send_until_cut_off(server: Server, told: list[str]) -> None:
-    with Client(server) as client:
-        for number in range(100_000):
-            try:
-                answer = client.post(f"e{number}")
-            except (OSError, http.client.HTTPException):
-                return
-            if answer.status != 202:
-                assert answer.status == 503
-                assert "retry-after" in answer.headers
-                return
-            told.append(f"e{number}")
-            time.sleep(0.002)
-
-
 def test_a_stop_under_load_finishes_what_runs_and_loses_nothing(serve: Serve) -> None:
-    server = serve(handlers=WAITING.replace("SECONDS", "1"), server='grace = "6s"').start()
-    told: list[str] = []
-    sender = Thread(target=send_until_cut_off, args=(server, told))
-    sender.start()
-    until(lambda: (server.folder / "begun.txt").exists() and len(told) > 50, 10)
-    clean_stop(server, within=6)
-    sender.join()
-    begun = (server.folder / "begun.txt").read_text().splitlines()
-    ended = (server.folder / "ended.txt").read_text().splitlines()
-    assert sorted(line.split()[0] for line in begun) == sorted(ended)
-    assert [id for (id,) in server.rows("select id from v_events order by seq")] == told
-    done = server.rows("select e.id, d.attempts from v_deliveries d join v_events e using (seq) where d.state = 'done'")
-    assert sorted(done) == sorted((id, 1) for id in ended)
-    assert server.rows("select count(*) from v_deliveries where state = 'pending' and attempts > 0") == [(0,)]
-    assert server.rows("select count(*) from attempts") == [(0,)]
+    server = serve(handlers=waiting(1), server='grace = "6s"').start()
+    stop_under_load(server, "e", after=50, within=6)
 
 
 def test_an_attempt_that_the_grace_period_cuts_off_does_not_count(serve: Serve) -> None:
-    server = serve(handlers=WAITING.replace("SECONDS", "30"), server='grace = "1s"').start()
+    server = serve(handlers=waiting(30), server='grace = "1s"').start()
     server.post("slow")
     until((server.folder / "begun.txt").exists, 5)
     clean_stop(server, within=7)
@@ -99,15 +61,14 @@ def test_a_stop_with_nothing_to_do_takes_a_moment(serve: Serve) -> None:
         assert time.monotonic() - begin < 2
 
 
-@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_at_once(serve: Serve, second: int) -> None:
-    server = serve(handlers=WAITING.replace("SECONDS", "30")).start()
+def test_a_second_signal_ends_at_once(serve: Serve) -> None:
+    server = serve(handlers=waiting(30)).start()
     server.post("slow")
     until((server.folder / "begun.txt").exists, 5)
     server.signal(signal.SIGTERM)
     until(lambda: "stopping" in server.log(), 5)
     begin = time.monotonic()
-    server.signal(second)
+    server.signal(signal.SIGINT)
     assert server.wait(2) == 130
     assert time.monotonic() - begin < 1
     assert server.rows("pragma integrity_check") == [("ok",)]
@@ -118,9 +79,37 @@ def test_a_handler_that_ignores_the_stop_is_left_behind(serve: Serve, type: str)
     server = serve(handlers=STUBBORN, server='grace = "1s"').start()
     server.post("stubborn", type=type)
     until(lambda: server.states() == {"running": 1}, 5)
-    server.signal()
-    server.wait(1 + 6)
+    assert server.stop(within=1 + 3) == 0
     assert "Traceback" not in server.log()
     sound(server)
     assert server.states() == {"pending": 1}
     assert server.rows("select count(*) from attempts") == [(0,)]
+
+
+def test_a_body_that_never_ends_does_not_hold_a_stop_up(serve: Serve) -> None:
+    server = serve(server='grace = "2s"').start()
+    with server.connect() as half, server.connect() as idle, server.connect() as head:
+        half.sendall(b"POST /in/demo HTTP/1.1\r\nHost: x\r\nIdempotency-Key: half\r\nContent-Length: 9\r\n\r\n1234")
+        head.sendall(b"POST /in/demo HTTP/1.1\r\nHost: x\r\nIdempo")
+        assert server.post("whole").status == 202
+        clean_stop(server, within=4)
+        assert idle.recv(1) == b""
+    assert "Traceback" not in server.log(), server.log()
+    assert server.rows("select id from v_events") == [("whole",)]
+
+
+def test_somebody_elses_transaction_does_not_spoil_a_stop(serve: Serve) -> None:
+    server = serve(handlers=COUNTING, server='grace = "3s"').start()
+    assert [server.post("e").status for _ in range(3)] == [202] * 3
+    server.until_quiet(5)
+    with contextlib.closing(sqlite3.connect(server.database, isolation_level=None)) as outside:
+        outside.execute("begin immediate")
+        server.signal()
+        until(lambda: "stopping" in server.log(), 5)
+        outside.execute("rollback")
+        outside.execute("begin")
+        outside.execute("select count(*) from events").fetchall()
+        assert server.wait(8) == 0
+    assert "Traceback" not in server.log(), server.log()
+    assert server.rows("select value from meta where name = 'clean'") == [(1,)]
+    sound(server)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from process.conftest import Serve
-from process.twins import COUNTING, twin_rounds
 from process.rig import clean_stop
+from process.servers import Serve
+from process.twins import COUNTING, twin_rounds
 
 pytestmark = pytest.mark.process
 

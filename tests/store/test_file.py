@@ -91,9 +91,7 @@ async def test_a_closed_file_is_clean_and_has_no_log(open_any: Open, database: P
     db.close()
 
 
-async def test_the_lock_file_tells_the_address_only_while_it_is_held(
-    open_any: Open, database: Path
-) -> None:
+async def test_the_lock_file_tells_the_address_only_while_it_is_held(open_any: Open, database: Path) -> None:
     assert read_lock(database) is None
     async with open_any() as store:
         store.lock.announce("http://127.0.0.1:8640", store.boot)
@@ -135,7 +133,8 @@ async def test_the_driver_runs_a_function_whole_although_the_wait_is_cancelled(s
 
 def test_a_process_that_is_killed_leaves_no_stale_lock(database: Path) -> None:
     script = (
-        "import asyncio, os, signal, sys\nfrom pathlib import Path\nfrom oncebox.store.sqlite import open_store\n"
+        "import asyncio, os, signal, sys\nfrom pathlib import Path\n"
+        "from oncebox.store.sqlite import open_store\n"
         "async def main():\n    async with open_store(Path(sys.argv[1])):\n        os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(main())\n"
     )

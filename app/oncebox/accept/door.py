@@ -128,11 +128,12 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
             raise Rejected(400, "bad-request", f"a {incoming.method} here is a verification request, and this is none")
         headers = self.kept_headers(incoming)
         if self.batch is None or not self.is_batch(incoming):
-            return [self._arrival(incoming, verified, headers)]
-        arrivals = []
-        for index, item in enumerate(split(incoming.decoded, self.batch)):
+            return [self._arrival(incoming, verified, headers, self.fields.read(incoming))]
+        arrivals, envelope = [], self.fields.envelope(incoming)
+        for index, item in enumerate(split(incoming.decoded, self.batch, incoming.content_type)):
             try:
-                arrivals.append(self._arrival(incoming, verified, headers, item))
+                found = self.fields.read(incoming, item, envelope, index)
+                arrivals.append(self._arrival(incoming, verified, headers, found, item))
             except Rejected as why:
                 raise BadItem(index, why) from None
         return arrivals
@@ -141,8 +142,9 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a request brings a list of events."""
         return self.batch is not None and self.batch.applies(incoming.content_type)
 
-    def _arrival(self, incoming: Incoming, verified: str, headers: Pairs, item: bytes | None = None) -> Arrival:
-        found = self.fields.read(incoming, item)
+    def _arrival(
+        self, incoming: Incoming, verified: str, headers: Pairs, found: Found, item: bytes | None = None
+    ) -> Arrival:
         if item is None or self.batch is None:
             body, decoded, content_type = incoming.body, incoming.decoded, incoming.content_type
             encoding = self.encoding_of(incoming) or None

@@ -16,9 +16,11 @@ from oncebox.accept.incoming import Incoming
 from oncebox.accept.pointer import NotText, Path, Pointers, Unreadable, parse_pointer, text_of
 
 WRITTEN = (
-    "header:NAME, body:/pointer, form:NAME, query:NAME or hash:body, "
-    "and then json:/pointer, mime:NAME or percent if it is inside of that"
+    "header:NAME, body:/pointer, form:NAME, query:NAME, hash:body, cloudevent:NAME or (of a batch) envelope:/pointer "
+    "or item:index, and then json:/pointer, mime:NAME or percent if it is inside of that"
 )
+# In the other mode of CloudEvents the attributes are headers and the body is the data.
+STRUCTURED = "application/cloudevents"
 
 
 class Unfit(ValueError):
@@ -28,12 +30,21 @@ class Unfit(ValueError):
 class View:
     """One event of a request while its texts are looked up; the body is parsed at most once."""
 
-    __slots__ = ("_form", "_leaves", "data", "incoming", "pointers")
+    __slots__ = ("_form", "_leaves", "data", "envelope", "incoming", "index", "pointers")
 
-    def __init__(self, incoming: Incoming, data: bytes, pointers: Pointers | None) -> None:
+    def __init__(
+        self,
+        incoming: Incoming,
+        data: bytes,
+        pointers: Pointers | None,
+        envelope: View | None = None,
+        index: int = 0,
+    ) -> None:
         self.incoming = incoming
         self.data = data
         self.pointers = pointers
+        self.envelope = envelope
+        self.index = index
         self._leaves: tuple[Any, ...] | None = None
         self._form: Pairs | None = None
 
@@ -69,17 +80,19 @@ class Extractor(msgspec.Struct, frozen=True):
 def compile_extractor(spec: str, paths: list[Path]) -> Extractor:
     """An extractor from its text. A pointer into the body is added to `paths`, all of which are read in one pass.
 
+    `in_body` says that two items of a batch can differ in it.
+
     Raises ValueError saying how it is written.
     """
     first, *steps = re.split(r" (?=json:|mime:|percent(?: |$))", spec)
     kind, colon, name = first.partition(":")
-    if not colon or not name or kind not in _KINDS or (kind == "hash" and name != "body"):
+    if not colon or not name or kind not in _KINDS or name != _ONLY.get(kind, name):
         raise ValueError(f'"{spec}" is not where a text can be; write {WRITTEN}')
     find, place = _KINDS[kind](name, paths)
     for step in steps:
         find = _after(step, find)
     place = place + "".join(f", {step}" for step in steps)
-    return Extractor(spec, place, kind in ("body", "form", "hash"), find)
+    return Extractor(spec, place, kind in _IN_BODY, find)
 
 
 def _header(name: str, paths: list[Path]) -> tuple[Find, str]:
@@ -111,6 +124,28 @@ def _body(name: str, paths: list[Path]) -> tuple[Find, str]:
     return find, f"at {name}"
 
 
+def _envelope(name: str, paths: list[Path]) -> tuple[Find, str]:
+    inside, place = _body(name, paths)
+    return lambda view: inside(view.envelope or view), f"{place}, beside the items"
+
+
+def _item(name: str, paths: list[Path]) -> tuple[Find, str]:
+    return lambda view: str(view.index), "of its place in the batch"
+
+
+def _cloudevent(name: str, paths: list[Path]) -> tuple[Find, str]:
+    in_body, _ = _body(f"/{name}", paths)
+    in_header, _ = _header(f"ce-{name}", paths)
+
+    def find(view: View) -> str | None:
+        if view.incoming.content_type[: len(STRUCTURED)].lower() == STRUCTURED:
+            return in_body(view)
+        text = in_header(view)
+        return None if text is None else _percent(_unquoted(text))
+
+    return find, f"of the CloudEvents attribute {name}"
+
+
 def _form(name: str, paths: list[Path]) -> tuple[Find, str]:
     return lambda view: _only(view.form(), name), f"in form field {name}"
 
@@ -129,7 +164,18 @@ def _hash(name: str, paths: list[Path]) -> tuple[Find, str]:
     return lambda view: sha256(view.data).hexdigest(), "in the body"
 
 
-_KINDS = {"header": _header, "body": _body, "form": _form, "query": _query, "hash": _hash}
+_KINDS = {
+    "header": _header,
+    "body": _body,
+    "form": _form,
+    "query": _query,
+    "hash": _hash,
+    "envelope": _envelope,
+    "cloudevent": _cloudevent,
+    "item": _item,
+}
+_ONLY = {"hash": "body", "item": "index"}
+_IN_BODY = ("body", "form", "hash", "cloudevent", "item")
 
 
 def _only(pairs: Pairs, name: str) -> str | None:
@@ -149,6 +195,12 @@ def _after(step: str, before: Find) -> Find:
         return None if text is None else inside(text)
 
     return find
+
+
+def _unquoted(text: str) -> str:
+    """The value of a header that may be a quoted string (RFC 9110, 5.6.4)."""
+    quoted = re.fullmatch(r'"((?:[^"\\]|\\.)*)"', text)
+    return text if quoted is None else re.sub(r"\\(.)", r"\1", quoted[1])
 
 
 def _percent(text: str) -> str | None:

@@ -104,10 +104,11 @@ class Inbox:
 
     def _turn_away(self, door: Door | None, why: Rejected, incoming: Incoming | None = None) -> Answer:
         """Count a refusal, keep its request if a mistake of ours could be behind it, and say why."""
-        if door is None or incoming is None or why.status not in _KEPT:
-            self.refusals.count(door.source if door else "", why.slug)
-        else:
+        source = door.source if door else ""
+        if door and incoming and why.status in _KEPT and self.refusals.wants(source, len(incoming.body)):
             self.refusals.keep(door.refused(incoming, why))
+        else:
+            self.refusals.count(source, why.slug)
         return refusal(door, why)
 
 

@@ -50,12 +50,18 @@ class Fields:
         """Whether two items of one request can have different ids."""
         return any(extractor.in_body for extractor in self._id)
 
-    def read(self, incoming: Incoming, item: bytes | None = None) -> Found:
+    def envelope(self, incoming: Incoming) -> View:
+        """What the items of a batch have around them, read at most once for all of them."""
+        return View(incoming, incoming.decoded, self._pointers)
+
+    def read(
+        self, incoming: Incoming, item: bytes | None = None, envelope: View | None = None, index: int = 0
+    ) -> Found:
         """The id and type of a request, or of one item of its batch.
 
         Raises Rejected(400, "bad-id") for an id that is there and breaks the rules. Absent, null and "" are missing.
         """
-        view = View(incoming, incoming.decoded if item is None else item, self._pointers)
+        view = View(incoming, incoming.decoded if item is None else item, self._pointers, envelope, index)
         parts: list[str] = []
         for extractor in self._id:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -15,21 +16,27 @@ Refuse = Callable[[Sequence[Refused], dict[tuple[str, str], int], int], Awaitabl
 PAUSE = 0.2
 PER_SOURCE = 200
 MAX_BYTES = 8 << 20
+# A source's burst is kept whole. Of a flood that goes on only so many a second are: they would push each other out of
+# the ring anyway, and the writing would slow good traffic down. A large request counts as several.
+PER_SECOND = 20
+ONE = 128 << 10
 
 
 class Refusals:
-    """Waiting refusals, bounded: the newest 200 of each source and 8 MiB in all. Every one is counted, kept or not.
+    """Waiting refusals, bounded: a share for each source and 8 MiB in all. Every one is counted, kept or not.
 
     `totals` counts by (source, slug) since the start; a source that does not exist counts as "".
     """
 
-    def __init__(self, refuse: Refuse, clock: Callable[[], int]) -> None:
+    def __init__(self, refuse: Refuse, clock: Callable[[], int], timer: Callable[[], float] = time.monotonic) -> None:
         self._refuse = refuse
         self._clock = clock
+        self._timer = timer
         self.totals: Counter[tuple[str, str]] = Counter()
         self._counts: Counter[tuple[str, str]] = Counter()
         self._waiting: dict[str, deque[Refused]] = {}
         self._bytes = 0
+        self._shares: dict[str, tuple[float, float]] = {}
         self._news = asyncio.Event()
 
     def count(self, source: str, slug: str) -> None:
@@ -38,6 +45,15 @@ class Refusals:
         if source:
             self._counts[source, slug] += 1
             self._news.set()
+
+    def wants(self, source: str, size: int) -> bool:
+        """Whether a refused request with a body of this size shall be kept: takes it from its source's share."""
+        now = self._timer()
+        left, at = self._shares.get(source, (float(PER_SOURCE), now))
+        left = min(PER_SOURCE, left + (now - at) * PER_SECOND)
+        wanted = left >= 1
+        self._shares[source] = (left - 1 - size / ONE if wanted else left, now)
+        return wanted
 
     def keep(self, refused: Refused) -> None:
         """Count a refusal and keep its request; when too many wait, older ones of the greediest source go."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from difflib import get_close_matches
+from typing import NoReturn
 
 import click
 
@@ -17,7 +18,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "show": "look",
         "lookup": "look",
         "stats": "look",
-        "refused": "look",
+        "refused": "refused",
+        "explain": "explain",
         "send": "send",
     },
     "Care": {},
@@ -61,8 +63,23 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except OnceboxError as error:
-            click.echo(f"oncebox: {error}", err=True)
-            ctx.exit(error.exit_code)
+            _fail(ctx, error)
+        except ExceptionGroup as group:
+            # What goes wrong while the server's tasks already run comes wrapped.
+            ours, others = group.split(OnceboxError)
+            if ours is None or others is not None:
+                raise
+            _fail(ctx, _first(ours))
+
+
+def _fail(ctx: click.Context, error: OnceboxError) -> NoReturn:
+    click.echo(f"oncebox: {error}", err=True)
+    ctx.exit(error.exit_code)
+
+
+def _first(group: ExceptionGroup[OnceboxError]) -> OnceboxError:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -11,7 +11,7 @@ from oncebox.cli.options import config_option, json_option
 
 SEE = (
     "looking for the file and the machine? see oncebox stats",
-    "looking for why a request was refused? see oncebox refused",
+    "looking for why a request was refused? see oncebox refused, oncebox explain",
 )
 
 
@@ -28,9 +28,9 @@ def check(config: Path | None, preset: str | None, *, print_defaults: bool, as_j
         click.echo(defaults(), nl=False)
         return
     if preset is not None:
-        from oncebox.cli.row import preset_toml
+        from oncebox.accept.presets import show_preset
 
-        click.echo(preset_toml(preset), nl=False)
+        click.echo(show_preset(preset), nl=False)
         return
     found = examine(config)
     if as_json:
@@ -93,7 +93,7 @@ def _checked(source: Any, preset: Any, door: Any) -> str:
 
 
 def _warnings(config: Any, doors: Any, routes: Any) -> list[str]:
-    from oncebox.accept.presets import find_preset
+    from oncebox.accept.presets import find_preset, replay_warning
     from oncebox.route import listened
 
     heard = listened(routes, doors)
@@ -104,6 +104,8 @@ def _warnings(config: Any, doors: Any, routes: Any) -> list[str]:
             found.append(f"sources.{name}: unsigned, so anybody who knows the URL may send")
         if source.on_missing_id.policy == "body-hash":
             found.append(f"sources.{name}: equal bodies are one event, even if the sender meant it twice")
+        if preset and source.signature is None and not source.unsigned and (warning := replay_warning(preset)):
+            found.append(f"sources.{name}: {warning}")
         if preset and preset.note:
             found.append(f"sources.{name}: {preset.note}")
     if not config.tokens:

@@ -72,6 +72,17 @@ class Client:
             raise OnceboxError(self._problem(answer))
         return answer
 
+    def post(self, path: str, value: object) -> dict[str, Any]:
+        """The JSON answer to a change. Raises OnceboxError with what the server says is wrong."""
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        body = json.dumps(value).encode()
+        answer = self.request("POST", path, body, {"Content-Type": "application/json", **headers})
+        if answer.status >= 400:
+            raise OnceboxError(self._problem(answer))
+        found = json.loads(answer.body)
+        assert isinstance(found, dict)
+        return found
+
     def _problem(self, answer: Answer) -> str:
         try:
             detail = json.loads(answer.body)["detail"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -12,7 +12,10 @@ import msgspec
 
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
+NDJSON = "application/x-ndjson"
+CLOUDEVENT = "application/cloudevents+json"
 CLOUDEVENTS = "application/cloudevents-batch+json"
+PLACES = ("header", "body", "form", "query", "envelope", "cloudevent")
 _STEPS = re.compile(r" (?=json:|mime:|percent(?: |$))")
 
 Spec = str | Sequence[str] | None
@@ -31,15 +34,17 @@ class Draft:
 
     def __init__(self, body: bytes | None, batch: str | None) -> None:
         self._given = body
-        self._batch = batch
+        self._cloudevent = batch == "cloudevents"
+        self._batch = None if self._cloudevent else batch
         self._headers: dict[str, str] = {}
         self._query: dict[str, str] = {}
         self._form: dict[str, Any] = {}
+        self._envelope: dict[str, Any] = {}
         self._document: Any = None
         self._changed = body is None
         if body is None:
-            self._document = {}
-        elif batch is None:
+            self._document = {"specversion": "1.0"} if self._cloudevent else {}
+        elif self._batch is None:
             self._document = _object(body)
 
     def put(self, spec: str, value: object, *, force: bool = True) -> None:
@@ -52,8 +57,10 @@ class Draft:
             self._query[name] = _wrapped(steps, str(value))
         elif kind == "form" and self._given is None:
             self._put_form(name, steps, value)
-        elif kind == "body" and self._document is not None:
-            self._put_body(name, value, force=force)
+        elif kind == "envelope" and self._batch is not None:
+            _set(self._envelope, name, value)
+        elif kind in ("body", "envelope", "cloudevent") and self._document is not None:
+            self._put_body(f"/{name}" if kind == "cloudevent" else name, value, force=force)
 
     def _put_form(self, name: str, steps: Sequence[str], value: object) -> None:
         if steps and steps[0].startswith("json:"):
@@ -74,18 +81,26 @@ class Draft:
         return Crafted(headers, urlencode(self._query), body)
 
     def _body(self) -> tuple[bytes, str]:
+        if self._given is not None and not self._changed:
+            return self._given, self._natural(self._given)
+        form, _, place = (self._batch or "").partition(":")
+        document = self._document or {"sent_by": "oncebox send"}
+        if form == "form":
+            self._form[place] = [document]
         if self._form:
             fields = {k: v if isinstance(v, str) else json.dumps(v) for k, v in self._form.items()}
             return urlencode(fields).encode(), FORM
-        if self._given is not None and not self._changed:
-            natural = CLOUDEVENTS if self._batch == "cloudevents" else JSON
-            return self._given, natural if _is_json(self._given) or self._batch else "application/octet-stream"
-        document = self._document or {"sent_by": "oncebox send"}
-        if self._batch == "cloudevents":
-            return _dumps([document]), CLOUDEVENTS
-        if self._batch is not None and self._batch.startswith("array"):
-            return _dumps(_in_array(document, self._batch.partition(":")[2])), JSON
-        return _dumps(document), "application/x-ndjson" if self._batch == "ndjson" else JSON
+        if form == "array":
+            return _dumps(_in_array(document, place, self._envelope)), JSON
+        return _dumps(document), CLOUDEVENT if self._cloudevent else NDJSON if form == "ndjson" else JSON
+
+    def _natural(self, body: bytes) -> str:
+        """The content type that a given body seems to have."""
+        if self._cloudevent:
+            return CLOUDEVENT if self._document is not None else CLOUDEVENTS
+        if self._batch is not None and self._batch.startswith("form:"):
+            return FORM
+        return JSON if self._batch is not None or _is_json(body) else "application/octet-stream"
 
 
 def craft(
@@ -101,18 +116,28 @@ def craft(
 ) -> Draft:
     """A draft with this id and type. In a body that was given an id that is there stays, unless `force_id`.
 
-    Of an id in several parts the first one is made new, a part that is the type is the type, the others are "1".
+    Of an id in several parts one is made new, a part that is the type is the type, the others are "1".
     """
     draft = Draft(body, batch)
-    for spec, value in extra:
-        draft.put(spec, value, force=False)
     parts = [id_spec] if isinstance(id_spec, str) else list(id_spec or ())
-    for index, part in enumerate(parts):
-        if part != type_spec or index == 0:
-            draft.put(part, id if index == 0 else "1", force=force_id and index == 0)
-    if type_spec is not None and (type is not None or body is None or type_spec in parts[1:]):
-        draft.put(type_spec, type or "test", force=type is not None)
+    new = _new_part(parts, {type_spec, *(spec for spec, _ in extra)})
+    if new is None and body is None:
+        draft.put("body:/sent_id", id)
+    for part in parts:
+        draft.put(part, id if part == new else "1", force=force_id and part == new)
+    for spec, value in extra:
+        draft.put(spec, value, force=body is None)
+    if type_spec is not None and (type is not None or body is None or type_spec in parts):
+        draft.put(type_spec, type or "test", force=type is not None or body is None)
     return draft
+
+
+def _new_part(parts: Sequence[str], taken: Collection[str | None]) -> str | None:
+    """The part that makes an id a new one: the one called id, else the first that can be set."""
+    if len(parts) == 1:
+        return parts[0]
+    free = [part for part in parts if part not in taken and part.partition(":")[0] in PLACES]
+    return next((part for part in free if part.lower().endswith("id")), free[0] if free else None)
 
 
 def _wrapped(steps: Sequence[str], value: str) -> str:
@@ -162,12 +187,11 @@ def _get(document: Any, pointer: str) -> object:
     return document
 
 
-def _in_array(document: object, pointer: str) -> object:
+def _in_array(document: object, pointer: str, envelope: dict[str, Any]) -> object:
     if not pointer:
         return [document]
-    whole: dict[str, Any] = {}
-    _set(whole, pointer, [document])
-    return whole
+    _set(envelope, pointer, [document])
+    return envelope
 
 
 def _object(body: bytes) -> dict[str, Any] | None:

@@ -117,16 +117,25 @@ def open_inbox(asked: Asked) -> Iterator[Inbox]:
 
     Raises NotReachable for a server that does not answer.
     """
-    if asked.url is not None:
-        yield Server(Client(asked.url, asked.token or _own_token(asked.url, asked.config)))
+    client = client_for(asked)
+    if client is not None:
+        yield Server(client)
         return
     config = load_config(asked.config)
-    address = running_server(config)
-    if address is not None:
-        yield Server(Client(address, asked.token or configured_token(config)))
-        return
     with open_offline(config.store.path) as read:
         yield File(read, config)
+
+
+def client_for(asked: Asked) -> Client | None:
+    """The server that is meant: --url, else the one that has the configured file open; None when nobody has.
+
+    Raises NotReachable for a server that does not answer.
+    """
+    if asked.url is not None:
+        return Client(asked.url, asked.token or _own_token(asked.url, asked.config))
+    config = load_config(asked.config)
+    address = running_server(config)
+    return None if address is None else Client(address, asked.token or configured_token(config))
 
 
 def running_server(config: Config) -> str | None:

@@ -57,12 +57,12 @@ def _collect(ask: Any, given: dict[str, str | None], limit: int) -> tuple[list[A
 
 
 def _print_events(found: list[Any]) -> None:
-    from oncebox.cli.show import print_table, when
+    from oncebox.cli.show import print_table, stamp
 
     rows = [
         (
             one["seq"],
-            when(one["received_at"]),
+            stamp(one["received_at"]),
             one["source"],
             one["id"],
             one["type"],
@@ -71,7 +71,7 @@ def _print_events(found: list[Any]) -> None:
         )
         for one in found
     ]
-    print_table(("seq", "received", "source", "id", "type", "state", "repeats"), rows)
+    print_table(("seq", "received (utc)", "source", "id", "type", "state", "repeats"), rows)
 
 
 @click.command()
@@ -95,7 +95,7 @@ def show(asked: Asked, seq: int, *, body: bool) -> None:
 
 
 def _print_event(event: dict[str, Any]) -> None:
-    from oncebox.cli.show import clean, print_facts, print_table, when
+    from oncebox.cli.show import clean, print_facts, print_table, stamp
 
     names = ("seq", "source", "id", "type", "received_at", "state", "processed_at", "verified", "parent", "size")
     more = ("content_type", "body", "replays", "last_replay_at", "conflicts")
@@ -103,13 +103,13 @@ def _print_event(event: dict[str, Any]) -> None:
     for name, value in event["headers"]:
         click.echo(f"  {clean(name)}: {clean(value)}")
     rows = [
-        (one["target"], one["state"], *(when(tried[name]) if name == "started_at" else tried[name] for name in _TRIED))
+        (one["target"], one["state"], *(stamp(tried[name]) if name == "started_at" else tried[name] for name in _TRIED))
         for one in event["deliveries"]
         for tried in one["history"] or [_untried(one)]
     ]
     if rows:
         click.echo()
-        print_table(("target", "state", "run", "attempt", "started", "outcome", "ms", "detail"), rows)
+        print_table(("target", "state", "run", "attempt", "started (utc)", "outcome", "ms", "detail"), rows)
 
 
 def _untried(delivery: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def lookup(asked: Asked, source: str, id: str) -> None:
 def stats(asked: Asked) -> None:
     """Totals by source and state."""
     from oncebox.cli.inbox import open_inbox
-    from oncebox.cli.show import print_facts, print_json, print_table, size, when
+    from oncebox.cli.show import print_facts, print_json, print_table, size, stamp, when
 
     with open_inbox(asked) as inbox:
         found = inbox.stats()
@@ -150,11 +150,11 @@ def stats(asked: Asked) -> None:
         print_json(found)
         return
     rows = [
-        (name, one["received"], one["replays"], _counts(one["refused"]), when(one["last_at"]))
+        (name, one["received"], one["replays"], _counts(one["refused"]), stamp(one["last_at"]))
         for name, one in found["sources"].items()
     ]
     if rows:
-        print_table(("source", "received", "repeats", "refused", "last"), rows)
+        print_table(("source", "received", "repeats", "refused", "last (utc)"), rows)
     file = found["file"]
     print_facts(
         [
@@ -179,7 +179,7 @@ def _counts(counts: dict[str, int]) -> str:
 def refused(asked: Asked, n: int | None, source: str | None, limit: int) -> None:
     """List requests that were turned away and why; with a number, one of them whole."""
     from oncebox.cli.inbox import open_inbox
-    from oncebox.cli.show import print_json, print_table, when
+    from oncebox.cli.show import print_json, print_table, stamp
 
     with open_inbox(asked) as inbox:
         if n is not None:
@@ -189,5 +189,5 @@ def refused(asked: Asked, n: int | None, source: str | None, limit: int) -> None
     if asked.as_json:
         print_json(found)
         return
-    rows = [(one["n"], when(one["at"]), one["source"], one["problem"], one["detail"]) for one in found["refused"]]
-    print_table(("n", "at", "source", "problem", "why"), rows)
+    rows = [(one["n"], stamp(one["at"]), one["source"], one["problem"], one["detail"]) for one in found["refused"]]
+    print_table(("n", "at (utc)", "source", "problem", "why"), rows)

@@ -125,7 +125,7 @@ def _signed_parts(spec: Any) -> list[tuple[str, object]]:
         parts.append(("form:sent_by", "oncebox send"))
     if stamp is not None and stamp.from_.startswith(("json:", "body:", "form:")):
         kind, _, place = stamp.from_.partition(":")
-        spelt = f"body:/{place.replace('.', '/')}" if kind == "json" else stamp.from_
+        spelt = f"envelope:/{place.replace('.', '/')}" if kind == "json" else stamp.from_
         written = write_stamp(stamp, int(time.time()))
         parts.append((spelt, int(written) if written.isdigit() else written))
     return parts

@@ -29,6 +29,11 @@ def when(at: str | None) -> str:
     return "" if at is None else f"{at[:10]} {at[11:19]} UTC"
 
 
+def stamp(at: str | None) -> str:
+    """The same for a column whose head says UTC."""
+    return when(at).removesuffix(" UTC")
+
+
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Rows under their heads."""
     texts = [["" if cell is None else clean(cell) for cell in row] for row in rows]

@@ -35,11 +35,16 @@ def text(name: str, description: str) -> Any:
     return QueryParameter(name=name, description=description, required=False)
 
 
-def create_api(config: Config, store: SQLiteStore, health: Health) -> list[Router | HTTPRouteHandler]:
-    """The routes of /api, /healthz and /readyz. `health` gives the reasons why the server is not ready."""
+def create_api(
+    config: Config, store: SQLiteStore, health: Health, more: Sequence[HTTPRouteHandler] = ()
+) -> list[Router | HTTPRouteHandler]:
+    """The routes of /api (`more` of them from outside), /healthz and /readyz.
+
+    `health` gives the reasons why the server is not ready.
+    """
     api = Router(
         "/api",
-        route_handlers=[*_event_routes(store), *_other_routes(config, store)],
+        route_handlers=[*_event_routes(store), *_other_routes(config, store), *more],
         guards=[create_guard(config)],
         exception_handlers=EXCEPTION_HANDLERS,
     )

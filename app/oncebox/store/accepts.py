@@ -10,26 +10,25 @@ import msgspec
 
 from oncebox.errors import IdConflict
 from oncebox.model import Arrival, Planned, Reply, Stored
-from oncebox.store.books import Books
+from oncebox.store.books import MINUTE, Books
+from oncebox.store.group import COLUMNS, DELIVERY, EVENT, ROWS, arriving, padded
 from oncebox.store.replies import keep_reply, stored_reply
 from oncebox.store.routing import Routing
-from oncebox.store.statement import BEGIN, COMMIT, members, own, rows
-
-ROWS = 64
-CLAMP = 1_000_000
+from oncebox.store.statement import BEGIN, COMMIT, members, own
 
 LOOK_UP = "select id, seq, received_at, body_hash, reply from events where source = ? and id in"
 LATEST = own(
     "select id, seq, received_at, body_hash, reply from events where source = ? and id > ? and id < ? "
     "order by id desc limit 1"
 )
-INSERT_EVENT = "insert into events (source, id, seq, type, received_at, size, body_hash, verified, parent, reply)"
-INSERT_PAYLOAD = "insert into payloads (seq, headers, content_type, encoding, body)"
-INSERT_DELIVERY = "insert into deliveries (seq, target, source, order_key, state, due)"
+NO_MORE = (None,) * (COLUMNS - 9)
 
 _encode = msgspec.json.Encoder().encode
 
 Key = tuple[str, str]
+Numbered = tuple[int, Arrival]
+Routed = tuple[int, Arrival, Sequence[Planned]]
+Placed = tuple[int, Arrival, Sequence[tuple[Planned, str]]]
 T = TypeVar("T")
 
 
@@ -52,10 +51,6 @@ class Outcome(msgspec.Struct):
     targets: set[str]
 
 
-class Twice(sqlite3.IntegrityError):
-    """An id that the look-up did not find was there at the insert: somebody else writes to the file."""
-
-
 def accept(db: sqlite3.Connection, requests: Sequence[Sequence[Arrival]], books: Books, routing: Routing) -> Outcome:
     """Store what is new of a group, find what is known. A group of replays opens no write transaction.
 
@@ -67,10 +62,7 @@ def accept(db: sqlite3.Connection, requests: Sequence[Sequence[Arrival]], books:
     for request in requests:
         outcome.answers.append(_judge(request, known, books, fresh, outcome))
     if fresh:
-        db.execute(BEGIN)
-        outcome.targets = insert(db, fresh, books, routing)
-        books.save(db)
-        db.execute(COMMIT)
+        outcome.targets = _write(db, fresh, books, routing)
     return outcome
 
 
@@ -156,66 +148,63 @@ def _replay(arrival: Arrival, seen: Known, outcome: Outcome) -> Stored:
     return Stored(seen.seq, seen.id, seen.received_at, seen.reply, replayed=True, conflict=conflict)
 
 
-def insert(db: sqlite3.Connection, fresh: Sequence[tuple[int, Arrival]], books: Books, routing: Routing) -> set[str]:
-    """Write numbered arrivals, their payloads and the deliveries that today's routes ask for; the targets to wake."""
-    targets: set[str] = set()
-    for some in _chunks(fresh, ROWS):
-        _insert_events(db, some)
-        _insert_payloads(db, some)
-        planned = [(seq, arrival, routing.router(arrival)) for seq, arrival in some]
-        targets |= _insert_deliveries(db, planned, routing, books)
-    _count(fresh, books)
+def _write(db: sqlite3.Connection, fresh: Sequence[Numbered], books: Books, routing: Routing) -> set[str]:
+    """Commit new arrivals: as one statement where each row speaks for itself, else as a transaction of several."""
+    planned = [(seq, arrival, routing.router(arrival)) for seq, arrival in fresh]
+    if len(fresh) > ROWS // 4 or any(_needs_a_look(arrival, plans) for _, arrival, plans in planned):
+        db.execute(BEGIN)
+        targets = _insert(db, planned, books, routing)
+        books.save(db)
+        db.execute(COMMIT)
+        return targets
+    targets = set()
+    values: list[object] = []
+    for one in planned:
+        _add(values, one, None, targets, books)
+    values += books.rows()
+    db.execute(padded(values), values)
+    books.settled()
     return targets
 
 
-def _insert_events(db: sqlite3.Connection, some: Sequence[tuple[int, Arrival]]) -> None:
-    values: list[object] = []
-    for seq, a in some:
-        reply = None if a.reply is None else keep_reply(db, a.reply)
-        values += (a.source, a.id, seq, a.type, a.received_at, len(a.body), a.body_hash, a.verified, a.parent, reply)
-    done = db.execute(rows(INSERT_EVENT, 10, len(some), "on conflict (source, id) do nothing"), values)
-    if done.rowcount != len(some):
-        raise Twice(f"{len(some) - done.rowcount} of {len(some)} ids were stored by another writer")
+def insert(db: sqlite3.Connection, fresh: Sequence[Numbered], books: Books, routing: Routing) -> set[str]:
+    """Write numbered arrivals, their payloads and the deliveries that today's routes ask for, inside a transaction of
+    the caller's; the targets to wake."""
+    return _insert(db, [(seq, arrival, routing.router(arrival)) for seq, arrival in fresh], books, routing)
 
 
-def _insert_payloads(db: sqlite3.Connection, some: Sequence[tuple[int, Arrival]]) -> None:
-    values: list[object] = []
-    for seq, a in some:
-        values += (seq, _encode(a.headers), a.content_type, a.encoding, a.body)
-    db.execute(rows(INSERT_PAYLOAD, 5, len(some)), values)
-
-
-def _insert_deliveries(
-    db: sqlite3.Connection,
-    planned: Sequence[tuple[int, Arrival, Sequence[Planned]]],
-    routing: Routing,
-    books: Books,
-) -> set[str]:
+def _insert(db: sqlite3.Connection, planned: Sequence[Routed], books: Books, routing: Routing) -> set[str]:
     targets: set[str] = set()
-    values: list[object] = []
-    count = 0
-    entries = books.entries
     for seq, arrival, plans in planned:
-        source, now = arrival.source, arrival.received_at
-        if not plans:
-            entries[source, "unrouted", 0] += 1
-        for plan in plans:
-            state = "pending" if plan.order_key is None else routing.place(db, plan.target, plan.order_key)
-            entries[source, state, 0] += 1
-            targets.add(plan.target)
-            values += (seq, plan.target, source, plan.order_key, state, now)
-            count += 1
-            if plan.order_key is not None or count == ROWS:
-                db.execute(rows(INSERT_DELIVERY, 6, count), values)
-                values, count = [], 0
-    if count:
-        db.execute(rows(INSERT_DELIVERY, 6, count), values)
+        values: list[object] = []
+        reply = None if arrival.reply is None else keep_reply(db, arrival.reply)
+        placed = [(plan, routing.place(db, plan)) for plan in plans]
+        _add(values, (seq, arrival, placed), reply, targets, books)
+        db.execute(arriving(len(values) // COLUMNS), values)
     return targets
 
 
-def _count(fresh: Sequence[tuple[int, Arrival]], books: Books) -> None:
-    for _, arrival in fresh:
-        books.entries.added(arrival.source, "received", arrival.received_at)
+def _needs_a_look(arrival: Arrival, plans: Sequence[Planned]) -> bool:
+    """Its rows depend on what is in the file: on the deliveries before it in order, or on known replies."""
+    return arrival.reply is not None or any(plan.order_key is not None for plan in plans)
+
+
+def _add(values: list[object], routed: Routed | Placed, reply: int | None, targets: set[str], books: Books) -> None:
+    """The rows of one event."""
+    seq, a, plans = routed
+    source, now = a.source, a.received_at
+    values += (EVENT, source, a.id, seq, a.type, now, len(a.body), a.body_hash, a.verified, a.parent, reply)
+    values += (_encode(a.headers), a.content_type, a.encoding, a.body)
+    entries = books.entries
+    entries[source, "received", 0] += 1
+    entries[source, "received", now // MINUTE] += 1
+    if not plans:
+        entries[source, "unrouted", 0] += 1
+    for one in plans:
+        plan, state = one if isinstance(one, tuple) else (one, "pending")
+        entries[source, state, 0] += 1
+        targets.add(plan.target)
+        values += (DELIVERY, source, plan.target, seq, state, now, None, None, plan.order_key, *NO_MORE)
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

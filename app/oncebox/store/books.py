@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 
-from oncebox.store.statement import own, rows
+from oncebox.store.group import COLUMNS, NUMBER, TOTAL, arriving
 
 MINUTE = 60_000_000
-NEXT_SEQ = own("update meta set value = ? where name = 'next_seq'")
+NOTHING = (None,) * (COLUMNS - 6)
 
 Entry = tuple[str, str, int]
 
@@ -44,17 +44,28 @@ class Books:
         self.next_seq += count
         return first
 
+    def rows(self) -> list[object]:
+        """What changed, as rows of a group; `settled` must follow when they are written."""
+        values: list[object] = []
+        for (source, what, minute), n in self.entries.items():
+            if n:
+                values += (TOTAL, source, what, n, None, minute, *NOTHING)
+        if self.next_seq != self._saved_seq:
+            values += (NUMBER, None, None, self.next_seq, None, None, *NOTHING)
+        return values
+
+    def settled(self) -> None:
+        """What `rows` gave has been committed."""
+        self.commits += 1
+        self.entries = Entries()
+        self._saved_seq = self.next_seq
+
     def save(self, db: sqlite3.Connection) -> None:
         """Write what changed; to be called last in every transaction."""
-        self.commits += 1
-        if self.next_seq != self._saved_seq:
-            db.execute(NEXT_SEQ, (self.next_seq,))
-            self._saved_seq = self.next_seq
-        changes = [(*entry, n) for entry, n in self.entries.items() if n]
-        if changes:
-            head, tail = "insert into totals (source, what, minute, n)", "on conflict do update set n = n + excluded.n"
-            db.execute(rows(head, 4, len(changes), tail), [value for change in changes for value in change])
-        self.entries = Entries()
+        values = self.rows()
+        if values:
+            db.execute(arriving(len(values) // COLUMNS), values)
+        self.settled()
 
     def forget(self) -> None:
         """The transaction was rolled back: nothing of it is counted, and its numbers stay a gap."""

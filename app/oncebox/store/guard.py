@@ -15,7 +15,7 @@ TABLES = frozenset(
     )
 )
 VIEWS = frozenset(("v_events", "v_deliveries", "raw_events"))
-RESERVED = TABLES | VIEWS
+RESERVED = TABLES | VIEWS | {"arriving"}
 
 READ, WRITES = sqlite3.SQLITE_READ, (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
 SHAPING = frozenset(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import merge
 from itertools import islice
+from typing import Any
 
 import msgspec
 
@@ -24,7 +25,7 @@ RARE = 20_000
 HOUR = 3_600_000_000
 RUN = 1000
 LARGEST_BODY = 64 << 20
-SMALLEST, WIDEST = 16, 1 << 18
+SMALLEST, START, WIDEST = 256, 2048, 1 << 15
 STATES = ("pending", "parked", "running", "done", "dead", "unrouted")
 GLOB = frozenset("*?[")
 
@@ -40,7 +41,8 @@ PENDING = own(
     "select seq from deliveries indexed by deliveries_suspect where suspect > 0 and state = 'pending' and seq < ?1 "
     "order by 1 desc limit ?2"
 )
-ENCODED = own(f"select seq, encoding, body from payloads where encoding is not null and seq {MANY}")
+HAS_TEXT = own("select seq, encoding, instr(body, ?) from payloads where seq = ?")
+PACKED = own("select body from payloads where seq = ?")
 
 Ahead = Callable[[int, int], list[int]]
 
@@ -88,51 +90,70 @@ class Search:
         self._db = db
         self._wanted = wanted
         self._patience = patience
-        self._size = SMALLEST if wanted.body is not None else 2048
+        self._end = time.monotonic() + patience
+        self._size = START
         self.oldest = db.execute(OLDEST).fetchone()[0] or 0
         self._ahead = _index_for(db, wanted)
         where, self._values = conditions(wanted)
-        self._window = own(
-            f"select e.seq from events e where e.seq < ? and e.seq >= ?{where} order by e.seq desc limit ?"
-        )
+        window = f"where e.seq < ? and e.seq >= ?{where} order by e.seq desc"
+        self._window = own(f"select e.seq from events e {window} limit ?")
         self._picked = own(f"select e.seq from events e where e.seq {MANY}{where} order by e.seq desc limit ?")
+        self._texts = own(
+            "select e.seq, p.encoding, instr(p.body, ?) from events e cross join payloads p on p.seq = e.seq " + window
+        )
 
     def run(self) -> tuple[list[int], int]:
         """The numbers found (one more than asked for proves that there are more), and how far down it looked."""
-        end = time.monotonic() + self._patience
         position, found = self._start(), list[int]()
         while position > self.oldest and len(found) <= self._wanted.limit:
             began = time.monotonic()
             some, position = self._step(position, self._wanted.limit + 1 - len(found))
             found += some
             now = time.monotonic()
-            if now >= end or (not some and self._is_too_old(position)):
-                return found, position if now >= end else self.oldest
+            if now >= self._end:
+                break
+            if not some and self._is_too_old(position):
+                return found, self.oldest
             self._fit(now - began)
         return found, position
 
     def _step(self, position: int, room: int) -> tuple[list[int], int]:
         """What fits in the next window, and where the one after it starts."""
+        text, count = self._wanted.body, room if self._wanted.body is None else -1
         if self._ahead is not None:
             near = self._ahead(position, self._size)
             bottom = near[-1] if len(near) == self._size else self.oldest
-            rows = self._db.execute(self._picked, (msgspec.json.encode(near).decode(), *self._values, room))
+            seqs = _seqs(self._db, self._picked, msgspec.json.encode(near).decode(), *self._values, count)
+            if text is not None:
+                each: Iterable[Any] = (row for seq in seqs for row in self._db.execute(HAS_TEXT, (text, seq)))
+                return self._with_text(text, each, room, bottom)
         else:
             bottom = max(self.oldest, position - self._size)
-            rows = self._db.execute(self._window, (position, bottom, *self._values, room))
-        seqs = [row[0] for row in rows]
-        return self._decoded(seqs), seqs[-1] if len(seqs) == room else bottom
+            if text is not None:
+                each = self._db.execute(self._texts, (text, position, bottom, *self._values))
+                return self._with_text(text, each, room, bottom)
+            seqs = _seqs(self._db, self._window, position, bottom, *self._values, count)
+        return seqs, seqs[-1] if len(seqs) == room else bottom
 
-    def _decoded(self, seqs: list[int]) -> list[int]:
-        """Compressed bodies are only candidates until they are unpacked."""
-        text = self._wanted.body
-        if text is None or not seqs:
-            return seqs
-        wrong = set()
-        for seq, encoding, body in self._db.execute(ENCODED, (msgspec.json.encode(seqs).decode(),)):
-            if text not in unpacked(body, encoding):
-                wrong.add(seq)
-        return [seq for seq in seqs if seq not in wrong]
+    def _with_text(
+        self, text: bytes, rows: Iterable[tuple[int, str | None, int]], room: int, bottom: int
+    ) -> tuple[list[int], int]:
+        """Bodies are looked into one by one as they are read, since a single one may take milliseconds."""
+        found: list[int] = []
+        for seq, encoding, place in rows:
+            if place or (encoding is not None and text in self._unpacked(seq, encoding)):
+                found.append(seq)
+            if len(found) == room or time.monotonic() >= self._end:
+                return found, seq
+        return found, bottom
+
+    def _unpacked(self, seq: int, encoding: str) -> bytes:
+        """The body without its encoding, as it is if that cannot be undone."""
+        body: bytes = self._db.execute(PACKED, (seq,)).fetchone()[0]
+        try:
+            return decode(body, encoding, LARGEST_BODY)
+        except ValueError:
+            return body
 
     def _fit(self, took: float) -> None:
         """Wider windows while they are quick, narrower ones when they are slow."""
@@ -170,16 +191,8 @@ class Search:
         return latest is None or latest < self._wanted.since - HOUR
 
 
-def unpacked(body: bytes, encoding: str) -> bytes:
-    """The body without its encoding, as it is if that cannot be undone."""
-    try:
-        return decode(body, encoding, LARGEST_BODY)
-    except ValueError:
-        return body
-
-
 def conditions(wanted: Selection) -> tuple[str, list[object]]:
-    """The filters as SQL, from constants only, and their values. `+` keeps the walk on the arrival numbers."""
+    """The filters but for the body's: SQL from constants only, and the values. `+` keeps to the arrival numbers."""
     parts: list[tuple[str, tuple[object, ...]]] = []
     if wanted.source is not None:
         parts.append(("+e.source = ?", (wanted.source,)))
@@ -197,9 +210,6 @@ def conditions(wanted: Selection) -> tuple[str, list[object]]:
     elif wanted.state is not None:
         state = "exists (select 1 from deliveries d where d.seq = e.seq and d.state = ?)"
         parts.append((state, (wanted.state,)))
-    if wanted.body is not None:
-        body = "(p.encoding is not null or instr(p.body, ?) > 0)"
-        parts.append((f"exists (select 1 from payloads p where p.seq = e.seq and {body})", (wanted.body,)))
     return "".join(f" and {sql}" for sql, _ in parts), [value for _, values in parts for value in values]
 
 

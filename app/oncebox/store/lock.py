@@ -52,6 +52,13 @@ def read_lock(database: Path) -> LockInfo | None:
         os.close(fd)
 
 
+def refuse_held(database: Path) -> None:
+    """Raises Locked if another process has the file open."""
+    info = read_lock(database)
+    if info is not None and info.held:
+        raise Locked(_held_by(Path(os.path.realpath(database)), info))
+
+
 class Lock:
     """The right to open one database file, held until `release` or the end of the process."""
 
@@ -74,11 +81,7 @@ class Lock:
         except OSError as error:
             info = _decode(os.read(fd, 4096))
             os.close(fd)
-            where = f" at {info.address}" if info.address else ""
-            raise Locked(
-                f"{self.database}: another Oncebox (process {info.pid}{where}) has this file open; "
-                "stop it first, or give this one a file of its own (store.path)"
-            ) from error
+            raise Locked(_held_by(self.database, info)) from error
         self._fd = fd
         self.announce("", "")
 
@@ -120,6 +123,14 @@ class Lock:
                     f"{self.database}: has {stat.st_nlink} hard links; a second name would have a lock of its own. "
                     "Remove the other names, or copy the file"
                 )
+
+
+def _held_by(database: Path, info: LockInfo) -> str:
+    where = f" at {info.address}" if info.address else ""
+    return (
+        f"{database}: another Oncebox (process {info.pid}{where}) has this file open; "
+        "stop it first, or give this one a file of its own (store.path)"
+    )
 
 
 def _decode(text: bytes) -> LockInfo:

@@ -66,6 +66,7 @@ def _prepare(db: sqlite3.Connection, path: Path, durability: str) -> None:
     db.execute(f"pragma synchronous = {'normal' if durability == 'normal' else 'full'}")
     db.execute("pragma wal_autocheckpoint = 0")
     db.execute("pragma cache_size = -16000")
+    db.execute("pragma temp_store = memory")
     db.execute("pragma trusted_schema = off")
     db.execute("pragma secure_delete = off")
     if version == 0:

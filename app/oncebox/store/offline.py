@@ -29,17 +29,24 @@ def open_offline(path: Path) -> Iterator[Callable[[Callable[[sqlite3.Connection]
         raise StoreError(f"{path}: there is no such file yet; `oncebox serve` makes it, or name another (store.path)")
     db = _connect(path)
     try:
-        yield lambda query: _in_transaction(db, query)
+        yield lambda query: _in_transaction(db, query, path)
     finally:
         db.close()
 
 
-def _in_transaction(db: sqlite3.Connection, query: Callable[[sqlite3.Connection], T]) -> T:
-    db.execute("begin")
+def _in_transaction(db: sqlite3.Connection, query: Callable[[sqlite3.Connection], T], path: Path) -> T:
     try:
-        return query(db)
-    finally:
-        db.execute("rollback")
+        db.execute("begin")
+        try:
+            return query(db)
+        finally:
+            db.execute("rollback")
+    except sqlite3.Error as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: sqlite3.Error) -> StoreError:
+    return StoreError(f"{path}: cannot be read ({error}); is it a file of Oncebox (store.path), and whole?")
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -52,7 +59,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise
         return db
     except sqlite3.Error as error:
-        raise StoreError(f"{path}: cannot be read ({error}); is it a file of Oncebox (store.path)?") from error
+        raise _unreadable(path, error) from error
 
 
 def _open(path: Path) -> sqlite3.Connection:

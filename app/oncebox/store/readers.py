@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import aiosqlite
 
+from oncebox.errors import Overloaded
 from oncebox.store.migrations import connect_reader
 from oncebox.store.thread import on_thread
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 CONNECTIONS = 2
 PATIENCE = 1.0
 STEPS = 20_000
+TOO_LONG = "the question took too long to answer; narrow it, or ask again when less is going on"
 
 
 class Readers:
@@ -38,7 +40,7 @@ class Readers:
             self._free.put_nowait(reader)
 
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a query in one read transaction. Raises sqlite3.OperationalError when it takes too long."""
+        """Run a query in one read transaction. Raises Overloaded when it takes too long."""
         reader = await self._free.get()
         try:
             return await reader.read(query)
@@ -74,6 +76,10 @@ class Reader:
         self._raw.execute("begin")
         try:
             return query(self._raw)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname == "SQLITE_INTERRUPT":
+                raise Overloaded(TOO_LONG, 1) from error
+            raise
         finally:
             self._raw.execute("rollback")
 

@@ -23,6 +23,10 @@ TRIM_SOURCE = own(
 TRIM_AGE = own("delete from refused where at < ?")
 SIZES = own("select n, length(body) + length(headers) + length(url) from refused order by n desc")
 TRIM_BYTES = own("delete from refused where n <= ?")
+LOAD = own("select source, at, slug, detail, method, url, headers, body from refused where n = ?")
+WAITING = own("select n from refused where source = ? and accepted_at is null order by n")
+ACCEPTED = own("update refused set accepted_at = coalesce(accepted_at, ?) where n = ?")
+ACT = own("insert into acts (at, who, what, detail) values (?, ?, ?, ?)")
 
 
 def keep(
@@ -38,6 +42,28 @@ def keep(
     _trim_bytes(db)
     for (source, slug), count in counts.items():
         books.entries.added(source, f"refused:{slug}", now, count=count)
+
+
+def load(db: sqlite3.Connection, n: int) -> Refused | None:
+    """One refused request, as it was kept."""
+    row = db.execute(LOAD, (n,)).fetchone()
+    if row is None:
+        return None
+    *facts, headers, body = row
+    pairs = msgspec.json.decode(headers, type=tuple[tuple[str, str], ...])
+    names = ("source", "at", "slug", "detail", "method", "url")
+    return Refused(**dict(zip(names, facts, strict=True)), headers=pairs, body=body)
+
+
+def waiting(db: sqlite3.Connection, source: str) -> list[int]:
+    """The numbers of a source's refused requests that have not been accepted since, oldest first."""
+    return [n for (n,) in db.execute(WAITING, (source,))]
+
+
+def accepted(db: sqlite3.Connection, n: int, at: int, who: str, detail: str) -> None:
+    """Mark a refused request as accepted after all, and record who did it."""
+    db.execute(ACCEPTED, (at, n))
+    db.execute(ACT, (at, who, "refused accepted", detail))
 
 
 def _trim_bytes(db: sqlite3.Connection) -> None:

@@ -28,7 +28,9 @@ class Routing:
         self.router = router
         self.internal = internal
 
-    def place(self, db: sqlite3.Connection, target: str, order_key: str) -> str:
-        """`pending` if the key has nothing unfinished at this target, else `parked` behind it."""
-        (waits,) = db.execute(UNFINISHED, (target, order_key)).fetchone()
+    def place(self, db: sqlite3.Connection, plan: Planned) -> str:
+        """`pending` if the key has nothing unfinished at its target, else `parked` behind it."""
+        if plan.order_key is None:
+            return "pending"
+        (waits,) = db.execute(UNFINISHED, (plan.target, plan.order_key)).fetchone()
         return "parked" if waits else "pending"

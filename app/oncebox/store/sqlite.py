@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -18,6 +20,7 @@ from oncebox.store import Runner, Transaction, refusals
 from oncebox.store.books import Books
 from oncebox.store.care import Care
 from oncebox.store.claims import Claims, give_back
+from oncebox.store.faults import is_busy
 from oncebox.store.guard import Guard
 from oncebox.store.lock import Lock
 from oncebox.store.migrations import connect
@@ -34,6 +37,8 @@ from oncebox.store.transaction import HandlerTransaction
 from oncebox.store.writer import Writer
 
 T = TypeVar("T")
+
+log = logging.getLogger("oncebox.store")
 
 
 def nothing(_disk_bytes: int) -> int:
@@ -236,6 +241,10 @@ class SQLiteStore:
         """Keep refused requests in their bounded ring and add (source, slug) counts to the books."""
         await self.writer.submit(lambda db: refusals.keep(db, refused, counts, now, self.books))
 
+    async def refused_accepted(self, n: int, at: int, who: str, detail: str) -> None:
+        """Mark a refused request as accepted after all, and record in `acts` who did it."""
+        await self.writer.submit(lambda db: refusals.accepted(db, n, at, who, detail))
+
     async def write(self, work: Callable[[Transaction], T], now: int = 0) -> T:
         """Run a function in one transaction of its own on the writer: set-up of handlers, writes of a host."""
         return await self.writer.slice(lambda db: self._write(db, work, now))
@@ -260,14 +269,30 @@ class SQLiteStore:
         """Write what waits, checkpoint, mark the file clean, close; the readers go first."""
         try:
             await self._readers.close()
-            await on_thread(self._db, self._end)
+            await self._end_patiently()
         finally:
             await self._db.close()
 
-    def _end(self) -> None:
-        self.care.flush(self._raw)
-        self._raw.execute(own("update meta set value = 1 where name = 'clean'"))
-        self.care.truncate(self._raw)
+    async def _end_patiently(self) -> None:
+        """A file that another program holds is waited for, but no stop fails over the last counts."""
+        for wait in (0.02, 0.2, 0.5, 1.0, 2.0, 0.0):
+            error = await on_thread(self._db, self._end)
+            if error is None:
+                return
+            await asyncio.sleep(wait if is_busy(error) else 0.0)
+        log.warning("closed without the last counts of repeats; what was accepted is on disk")
+
+    def _end(self) -> sqlite3.Error | None:
+        try:
+            self.care.flush(self._raw)
+            self._raw.execute(own("update meta set value = 1 where name = 'clean'"))
+            self.care.truncate(self._raw)
+        except sqlite3.Error as error:
+            self.books.forget()
+            if self._raw.in_transaction:
+                self._raw.execute(own("rollback"))
+            return error
+        return None
 
     def _view(self, db: sqlite3.Connection, parent: int | None, now: int) -> HandlerTransaction:
         self.guard.deadline = float("inf")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from typing import TypeVar
 
 from oncebox.emit import emission
 from oncebox.errors import EmitError, ForbiddenSQL
@@ -16,6 +17,8 @@ from oncebox.store.books import Books
 from oncebox.store.guard import Guard
 from oncebox.store.routing import Routing
 from oncebox.store.statement import own
+
+T = TypeVar("T")
 
 DEPTH = 20
 DEEP = own(
@@ -41,11 +44,11 @@ class HandlerTransaction:
 
     def execute(self, sql: str, params: Params = ()) -> list[Row]:
         """Run one statement; the rows come back read. Raises ForbiddenSQL for what belongs to the inbox."""
-        return self._run(sql, params, many=False).fetchall()
+        return self._guarded(sql, lambda: self._db.execute(sql, params).fetchall())
 
     def executemany(self, sql: str, params: Iterable[Params]) -> int:
         """Run one statement for each set of parameters; the number of rows changed."""
-        return self._run(sql, params, many=True).rowcount
+        return self._guarded(sql, lambda: self._db.executemany(sql, params).rowcount)
 
     def emit(
         self,
@@ -73,22 +76,23 @@ class HandlerTransaction:
         """Nothing can be written through this object any more."""
         self._open = False
 
-    def _run(self, sql: str, params: object, *, many: bool) -> sqlite3.Cursor:
+    def _guarded(self, sql: str, run: Callable[[], T]) -> T:
+        """Run a handler's statement and read its rows under guard: a row may take as long as a statement."""
         self._refuse_ended()
         guard = self._guard
         guard.check_text(sql)
-        guard.on, guard.reason = True, ""
+        before, guard.on, guard.reason = guard.on, True, ""
         try:
-            cursor = self._db.executemany(sql, params) if many else self._db.execute(sql, params)  # type: ignore[arg-type]  # the handler's own
+            result = run()
         except sqlite3.DatabaseError as error:
             if guard.reason:
                 raise ForbiddenSQL(f"handlers may not use {guard.reason}") from error
             raise
         finally:
-            guard.on = False
+            guard.on = before
         if guard.reshaped:
             guard.check_shape()
-        return cursor
+        return result
 
     def _refuse_ended(self) -> None:
         if not self._open:

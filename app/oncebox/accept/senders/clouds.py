@@ -49,6 +49,19 @@ CLOUDS = (
         time="header:svix-timestamp",
     ),
     Preset(
+        name="cloudevents",
+        signature=token("Authorization", "Bearer "),
+        id=("cloudevent:source", "cloudevent:id"),
+        type="cloudevent:type",
+        time="cloudevent:time",
+        batch="cloudevents",
+        handshake="cloudevents",
+        methods=("POST", "OPTIONS"),
+        signs_identity=False,
+        note="Binary, structured and batch mode alike. CloudEvents say nothing about signatures: a sender that signs "
+        "needs a signature of its own here, one that proves nothing unsigned = true.",
+    ),
+    Preset(
         name="workos",
         signature=mac_list("WorkOS-Signature", "v1", "{ts}.{body}", stamp=within("sig:t", 180, "ms")),
         id="body:/id",

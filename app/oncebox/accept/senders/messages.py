@@ -70,7 +70,8 @@ MESSAGES = (
             "One post may hold many messages, each with its own id deep in it, and has none itself.",
             equal="a repeat with the same entries; one that comes in other company is another event",
         ),
-        note="The verify token is looked for among the secrets: give it an entry of its own, not the app secret.",
+        note='Meta tries the URL out with a token of your choice: verify_token = "env:META_VERIFY_TOKEN", which is '
+        "not the app secret.",
     ),
     Preset(
         name="twilio",
@@ -183,14 +184,15 @@ MESSAGES = (
     Preset(
         name="mandrill",
         signature=mac("X-Mandrill-Signature", "{url}{form_sorted}", hash="sha1", encoding="base64"),
+        id=("body:/_id", "body:/event", "body:/ts"),
+        type="body:/event",
+        time="body:/ts",
+        batch="form:mandrill_events",
         handshake="probe",
         reply=OK,
         methods=("POST", "GET", "HEAD"),
-        on_missing_id=no_id(
-            "Its events stand together in the form field mandrill_events; the post itself has no id.",
-            equal="a repeat with the same events; one that comes in other company is another event",
-        ),
-        note="The URL is signed exactly as it was entered at Mandrill: set url to the same text.",
+        note="The URL is signed exactly as it was entered at Mandrill: set url to the same text. Inbound mail and "
+        'changes of lists have no _id: give them a source of their own with on_missing_id = "body-hash".',
     ),
     Preset(
         name="intercom",

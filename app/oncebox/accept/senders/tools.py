@@ -148,12 +148,11 @@ TOOLS = (
     Preset(
         name="pusher",
         signature=mac("X-Pusher-Signature", timestamp=within("json:time_ms", 300, "ms")),
-        time="body:/time_ms",
-        on_missing_id=no_id(
-            "Neither the request nor the events in it have an id.",
-            equal="the time in the body tells two posts apart, so equal bodies are a repeat",
-        ),
-        note="One post with all its events is one event here: only its envelope carries the time.",
+        id=("envelope:/time_ms", "item:index", "hash:body"),
+        type="body:/name",
+        time="envelope:/time_ms",
+        batch="array:/events",
+        note="Its events have no id: their place in the post, its time and their own bytes make one together.",
     ),
     Preset(
         name="zendesk",

@@ -1,0 +1,87 @@
+"""Explain: why a request is refused, or what would become of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from oncebox.cli.options import Asked, asking
+
+SEE = "looking for the configuration? see oncebox check; for requests that were refused? see oncebox refused"
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("--refused", "n", type=click.IntRange(1), help="This refused request, as it was kept.")
+@asking
+def explain(asked: Asked, file: str | None, n: int | None) -> None:
+    """Tell why requests are refused: JSON lines in, JSON lines out.
+
+    They are judged by today's configuration, without a server, from FILE or else standard input.
+
+    A line in is {"source", "method", "url", "headers", "body" or "body_base64", "at"}, the last in unix seconds.
+    """
+    import msgspec
+
+    from oncebox.accept.inbox import now_us
+    from oncebox.cli.inbox import load_config
+    from oncebox.errors import OnceboxError
+
+    if n is not None and file is not None:
+        raise click.UsageError("Give FILE or --refused, not both.")
+    judge = Judge(load_config(asked.config))
+    for number, line in enumerate(_refused(asked, n) if n is not None else _lines(file), 1):
+        try:
+            found = judge(line, now_us())
+        except OnceboxError as error:
+            raise OnceboxError(f"line {number}: {error}") from None
+        click.echo(msgspec.json.encode(found))
+    if sys.stdout.isatty():
+        click.echo(SEE, err=True)
+
+
+class Judge:
+    """The configured sources, asked about one line at a time.
+
+    A line that says under which full URL it was sent is judged by that, unless the source has a `url` of its own.
+    """
+
+    def __init__(self, config: Any) -> None:
+        import msgspec
+
+        from oncebox.accept.doors import compile_doors
+
+        server = msgspec.structs.replace(config.server, public_url=None)
+        self._at_public_url = compile_doors(config)
+        self._as_called = compile_doors(msgspec.structs.replace(config, server=server))
+
+    def __call__(self, line: bytes, now: int) -> Any:
+        """The verdict on one line. Raises OnceboxError for a line that is no request."""
+        from oncebox.accept.explain import explain, incoming_of, read_asked
+
+        given = read_asked(line)
+        doors = self._as_called if "://" in given.url else self._at_public_url
+        door = doors.get(given.source)
+        return explain(door, given.source, incoming_of(given, door, now))
+
+
+def _lines(file: str | None) -> Iterator[bytes]:
+    with click.open_file(file or "-", "rb") as opened:
+        for line in opened:
+            if line.strip():
+                yield line
+
+
+def _refused(asked: Asked, n: int) -> Iterator[bytes]:
+    import msgspec
+
+    from oncebox.cli.inbox import open_inbox
+
+    with open_inbox(asked) as inbox:
+        found = inbox.refused_request(n)
+    # It is judged under the URL that is configured today, as `refused accept` would.
+    path = found["url"].partition("://")[2].partition("/")[2]
+    yield msgspec.json.encode({**found, "url": f"/{path}"})

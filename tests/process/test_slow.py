@@ -1,0 +1,33 @@
+"""Handlers that are slow or hostile, and everybody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from process.attacks import ATTACKING, attack
+from process.rig import clean_stop
+from process.servers import Serve
+from process.slow import delays_nobody, overruns, with_seconds
+
+pytestmark = pytest.mark.process
+
+
+@pytest.mark.parametrize("target", ["sleeps", "spins_over_rows"])
+def test_a_transactional_handler_that_overruns_is_paused_and_leaves_nothing(serve: Serve, target: str) -> None:
+    server = serve(handlers=with_seconds(1.1)).start()
+    overruns(server, target, patience=6)
+    clean_stop(server)
+
+
+def test_sleeping_handlers_of_other_kinds_delay_no_accept(serve: Serve) -> None:
+    server = serve(handlers=with_seconds(1.5), server='grace = "6s"').start()
+    for type in ("async", "blocking", "staged"):
+        delays_nobody(server, type, 100)
+    clean_stop(server)
+
+
+def test_hostile_sql_harms_no_other_event(serve: Serve) -> None:
+    server = serve(handlers=ATTACKING).start()
+    attack(server)
+    assert server.get("/readyz").status == 200
+    clean_stop(server)
