@@ -110,7 +110,7 @@ def test_the_documented_example_becomes_a_configuration(tmp_path: Path) -> None:
     (route,) = config.routes
     assert (route.to, route.where, route.ordered_by) == (("shop",), {"/livemode": True}, "/data/object/customer")
     assert config.callers["acme"].value == "value of ACME"
-    assert config.warnings == ()
+    assert all("this version" in warning for warning in config.warnings)
 
 
 def test_without_a_file_there_is_one_unsigned_source_for_this_machine() -> None:

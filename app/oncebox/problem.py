@@ -6,7 +6,7 @@ import msgspec
 
 CONTENT_TYPE = "application/problem+json"
 
-_TITLES = {
+TITLES = {
     "unknown-source": "There is no such source",
     "too-large": "The body is too large",
     "bad-encoding": "The content encoding cannot be read",
@@ -31,7 +31,7 @@ def problem(status: int, slug: str, detail: str, **more: object) -> bytes:
     return msgspec.json.encode(
         {
             "type": f"urn:oncebox:problem:{slug}",
-            "title": _TITLES.get(slug, "Error"),
+            "title": TITLES.get(slug, "Error"),
             "status": status,
             "detail": detail,
             **more,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 
 from oncebox.secret import Secret
-from oncebox.settings import Retention, Settings, Source
+from oncebox.settings import Retention, Settings, Source, SourceRetention
 
 
 def problems(settings: Settings) -> Iterator[str]:
@@ -97,6 +97,23 @@ def warnings(settings: Settings, *, env_file_missing: bool) -> Iterator[str]:
         )
     if settings.store.durability == "normal":
         yield "store.durability: normal may lose acknowledged events of the last moments before a power cut"
+    yield from asleep(settings)
+
+
+def asleep(settings: Settings) -> Iterator[str]:
+    """Settings that are read and that this version does not act on: nobody should rely on them unknowing."""
+    if settings.backup.dir:
+        yield "backup.dir: this version makes no backups; stop the server and copy the file"
+    if settings.alerts.url or settings.alerts.command:
+        yield "alerts: this version sends no alerts; watch /readyz and the log"
+    if settings.retention != Retention() or any(s.retention != SourceRetention() for s in settings.sources.values()):
+        yield "retention: this version prunes nothing; the file grows with what comes in"
+    if settings.callers:
+        yield "callers: this version answers no operations (/do)"
+    if any(source.silent for source in settings.sources.values()):
+        yield "silent: this version sends no alerts when a source is silent"
+    if settings.server.trusted_proxies:
+        yield "server.trusted_proxies: this version believes no forwarded headers, from whomever they come"
 
 
 def is_loopback(host: str) -> bool:

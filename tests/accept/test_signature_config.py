@@ -133,6 +133,7 @@ def test_places_of_credentials_are_known() -> None:
     assert shown == {
         "alertmanager": (["authorization"], []),
         "buildkite_token": (["x-buildkite-token"], []),
+        "cloudevents": (["authorization"], []),
         "gitlab": (["x-gitlab-token"], []),
         "google_pubsub": (["authorization"], []),
         "mailchimp": ([], ["secret"]),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import sqlite3
+import time
+from threading import Event
 
 import pytest
 
 from process.aborts import SIGNED, abort, nothing_stays_open, warm_up
 from process.attacks import ATTACKING, attack
 from process.crashes import DEADLY, DEADLY_ASYNC, LOADED, kill_rounds, quarantine
-from process.rig import clean_stop, until
+from process.rig import Client, at_once, clean_stop, until
 from process.servers import Serve
 from process.slow import delays_nobody, overruns, with_seconds
 from process.stops import lines, stop_under_load, waiting
@@ -96,3 +100,33 @@ def test_twenty_stops_under_load(serve: Serve, seed: int) -> None:
         before = len(lines(server.folder / "begun.txt"))
         stop_under_load(server, f"round{number}", after=moments.randint(1, 200), within=8)
         assert len(lines(server.folder / "begun.txt")) > before
+
+
+def test_a_program_that_holds_the_file_again_and_again_costs_time_but_no_event(serve: Serve) -> None:
+    server = serve(handlers=COUNTING).start()
+    over = Event()
+    with contextlib.closing(
+        sqlite3.connect(server.database, isolation_level=None, timeout=10, check_same_thread=False)
+    ) as outside:
+
+        def hold() -> None:
+            for _ in range(5):
+                outside.execute("begin immediate")
+                time.sleep(2)
+                outside.execute("commit")
+                time.sleep(0.1)
+            over.set()
+
+        def send() -> float:
+            slowest, number = 0.0, 0
+            with Client(server) as client:
+                while not over.is_set():
+                    number, begin = number + 1, time.monotonic()
+                    assert client.post(f"e{number}").status == 202
+                    slowest = max(slowest, time.monotonic() - begin)
+            return slowest
+
+        slowest = at_once([hold, send])[1]
+    assert 1 < slowest < 4
+    server.until_quiet(30)
+    clean_stop(server)
