@@ -45,11 +45,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
     attempt: int = 1
     parent: int | None = None
     instance: str = ""
+    again: bool = False
 
     @property
     def idempotency_key(self) -> str:
-        """Names this event for the other side of an effect that may happen twice."""
-        return f"{self.instance}:{self.source}:{self.id}"
+        """Names this event for the other side of an effect that may happen twice; a rerun has another name only when
+        it was asked for `again`."""
+        name = f"{self.instance}:{self.source}:{self.id}"
+        return f"{name}:{self.run}" if self.again else name
 
     def text(self) -> str:
         """The body as text, by the charset of its content type (UTF-8 unless said), a byte order mark removed."""
@@ -144,6 +147,7 @@ class Claimed(msgspec.Struct, frozen=True):
     attempt: int
     failures: int
     suspect: int = 0
+    encoding: str | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,8 +25,11 @@ from oncebox.drain.load import Handlers, load_handlers
 from oncebox.errors import ConfigError
 from oncebox.operate.api import create_api
 from oncebox.operate.failure import EXCEPTION_HANDLERS
+from oncebox.operate.feeder import Feeder
 from oncebox.operate.guard import MAY, create_guard
+from oncebox.operate.mend import create_rerun_routes, create_target_routes
 from oncebox.operate.refused import create_refused_routes
+from oncebox.operate.targets import Known
 from oncebox.route import Route, Router, compile_router, internal_sources
 from oncebox.store.sqlite import Options, SQLiteStore, open_store
 from oncebox.watch import Watch
@@ -43,6 +46,7 @@ class Parts(msgspec.Struct, frozen=True):
     inbox: Inbox
     drain: Drain
     watch: Watch
+    feeder: Feeder
 
 
 @asynccontextmanager
@@ -68,6 +72,7 @@ async def running(config: Config) -> AsyncIterator[Parts]:
                 config.store.path,
                 router=router,
                 internal=internal(config, routes),
+                keeps_dead=keeps_dead(config),
                 woken=woken,
                 options=store_options(config),
             )
@@ -75,7 +80,8 @@ async def running(config: Config) -> AsyncIterator[Parts]:
         await set_up(store, handlers, clock)
         drain = Drain(store, handlers, now=clock)
         drains.append(drain)
-        parts = Parts(config, handlers, store, Inbox(doors, store, clock), drain, Watch(store, drain))
+        inbox, feeder = Inbox(doors, store, clock), Feeder(store, clock)
+        parts = Parts(config, handlers, store, inbox, drain, Watch(store, drain), feeder)
         await stack.enter_async_context(_at_work(parts))
         yield parts
 
@@ -84,7 +90,7 @@ async def running(config: Config) -> AsyncIterator[Parts]:
 async def _at_work(parts: Parts) -> AsyncIterator[None]:
     failure: Exception | None = None
     async with anyio.create_task_group() as group:
-        for work in (parts.drain.run, parts.inbox.refusals.run, parts.watch.run):
+        for work in (parts.drain.run, parts.inbox.refusals.run, parts.watch.run, parts.feeder.run):
             group.start_soon(work)
         try:
             yield
@@ -139,6 +145,17 @@ def internal(config: Config, routes: list[Route]) -> frozenset[str]:
     return internal_sources(routes, declared=declared, receiving=set(config.sources) - set(declared))
 
 
+def keeps_dead(config: Config) -> frozenset[str]:
+    """The sources whose repeats do not revive what is dead."""
+    return frozenset(name for name, source in config.sources.items() if source.on_replay_of_dead == "keep")
+
+
+def known_targets(config: Config, handlers: Handlers) -> list[Known]:
+    """Every target and its kind."""
+    configured = [Known(name, "url" if target.url else "command") for name, target in config.targets.items()]
+    return [*(Known(name, "handler") for name in handlers.names), *configured]
+
+
 def store_options(config: Config) -> Options:
     """How the file is held, as configured."""
     return Options(
@@ -152,13 +169,15 @@ def store_options(config: Config) -> Options:
 
 def create_app(parts: Parts) -> Litestar:
     """The HTTP surface of a running inbox."""
+    config, store = parts.config, parts.store
+    known = known_targets(config, parts.handlers)
+    more = [
+        *create_refused_routes(store, parts.inbox.again),
+        *create_rerun_routes(store, known, parts.feeder.ring),
+        *create_target_routes(config, store, known, lambda: dict.fromkeys(parts.drain.stuck(), "stuck")),
+    ]
     return Litestar(
-        [
-            create_ingress(parts.inbox, public_url=parts.config.server.public_url),
-            *create_api(
-                parts.config, parts.store, parts.watch.reasons, create_refused_routes(parts.store, parts.inbox.again)
-            ),
-        ],
+        [create_ingress(parts.inbox), *create_api(config, store, parts.watch.reasons, more)],
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=describe(parts.config),
         logging_config=None,

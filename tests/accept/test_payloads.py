@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 
 from oncebox.accept.door import Door
 from oncebox.accept.doors import compile_door
+from oncebox.accept.inbox import Inbox, Request
 from oncebox.accept.incoming import Incoming, read_headers
 from oncebox.accept.pointer import Pointers, text_of
 from oncebox.config import MissingId, Source
 from oncebox.errors import Rejected
+from oncebox.store.sqlite import open_store
 
 FOLDER = Path(__file__).parent.parent / "cases" / "payloads"
 CASES = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(FOLDER.glob("*.json"))}
@@ -140,3 +143,49 @@ def test_verification_requests_are_answered(name: str) -> None:
     assert reply is not None
     assert (reply.status, reply.content_type.partition(";")[0]) == (wanted["status"], wanted["content_type"])
     assert reply.body.decode() == wanted["text"]
+
+
+# The key of every event of a case: what is stored, in order of arrival, each distinct one once.
+KEYS: dict[str, list[str]] = {
+    "01-stripe-invoice-paid": ["evt_1RTest00000000000000001"],
+    "03-shopify-order-int64": ['["98880550-7158-44d4-b7cd-2c97c8a091b5","orders/create"]'],
+    "05-slack-interactivity-form": ["13345224609.738474920.8088930838d88f008e0"],
+    "07-mailgun-event-nested-id": ["CPgfbmQMTCKtHW6uIWtuVe"],
+    "09-sendgrid-batch-crlf-dup": ["c2dfZXZlbnRfMQ", "c2dfZXZlbnRfMg", "c2dfZXZlbnRfMw=="],
+    "11-hubspot-batch-shared-eventid": [
+        '["25","3816279340","1746093599001"]',
+        '["26","3816279340","1746093599001"]',
+        '["25","3816279480","1746093599500"]',
+    ],
+    "13-cloudevents-structured-odd-id": [
+        '["https://example.com/shop one","orders/2025 05/01?x=100%25&y=#frag/../\\\\end"]'
+    ],
+    "15-ndjson-lines": ["l-1", "l-2", "l-3"],
+    "17-graph-validation-empty-body": [],
+    "19-workos-same-id-as-paddle": ["01JT5M9Q6W8ZSAMEID0000000A"],
+    "21-bom-json": ["with-bom"],
+    "23-invalid-utf8-json": [],
+    "25-id-null": [],
+    "27-unicode-ids": [],
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", CASES)
+async def test_an_inbox_stores_each_case_under_its_key(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    incoming, door = request_of(case), door_of(name, case)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": incoming.body, "more_body": False}
+
+    async with open_store(tmp_path / "inbox.db") as store:
+        inbox = Inbox({door.source: door}, store, lambda: NOW)
+        for _ in range(2):
+            facts = (incoming.method, incoming.url, incoming.query, incoming.headers, incoming.repeated)
+            await inbox.accept(door.source, Request(*facts, receive, len(incoming.body), "127.0.0.1"))
+        ids = await store.read(lambda db: db.execute("select id from events order by seq").fetchall())
+        bodies = await store.read(lambda db: db.execute("select body from payloads").fetchall())
+    digest = hashlib.sha256(incoming.body).hexdigest()
+    assert [id for (id,) in ids] == KEYS.get(name, [f'["5d41402abc4b2a76b9719d911017c592","{digest}"]'])
+    assert all(body in incoming.body for (body,) in bodies)

@@ -19,6 +19,8 @@ from oncebox.accept.inbox import Answer, Inbox, Request
 from oncebox.accept.incoming import read_headers
 from oncebox.accept.presets import PRESETS
 from oncebox.cli import main
+from oncebox.config import MissingId, Source
+from oncebox.secret import Secret
 from oncebox.store.sqlite import open_store
 
 LIMIT = 5 << 20
@@ -128,3 +130,58 @@ def inline(value: object) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {inline(one)}" for key, one in value.items()) + " }"
     return json.dumps(value)
+
+
+def verdict(line: Mapping[str, Any], source: Source) -> Any:
+    door = compile_door("x", source, LIMIT)
+    return explain(door, "x", incoming_of(read_asked(json.dumps({"source": "x", **line})), door, 1_796_000_000_000_000))
+
+
+def test_a_line_may_say_little_and_its_headers_may_repeat() -> None:
+    plain = Source(id="header:X-Id", type="body:/t", unsigned=True)
+    found = verdict({"headers": {"X-Id": "é", "X-A": ["1", "2"]}, "body": '{"t": "a"}'}, plain)
+    assert found.events == [{"id": "é", "type": "a", "parts": ["é"]}]
+    assert json.loads(found.reply["body"])["received_at"] == "2026-11-30T00:53:20.000000Z"
+    found = verdict({"headers": [["X-Id", "Ã©"]], "body": "", "at": "2026-12-02T01:02:03.000004Z"}, plain)
+    assert found.events[0]["id"] == "é"
+    assert "01:02:03.000004Z" in found.reply["body"]
+    assert "came more than once" in verdict({"headers": {"X-Id": ["1", "2"]}}, plain).detail
+    assert verdict({"method": "PUT"}, plain).problem == "bad-request"
+    assert verdict({"body": "x" * (LIMIT + 1)}, plain).problem == "too-large"
+    assert verdict({"headers": {"Content-Encoding": "br"}, "body": "x"}, plain).problem == "bad-encoding"
+
+
+def test_a_verification_request_is_accepted_and_brings_no_event() -> None:
+    source = Source(preset="dropbox", secrets=(Secret("env:X", "s"),), on_missing_id=MissingId("unique"))
+    found = verdict({"method": "GET", "url": "https://h.example/in/x?challenge=abc"}, source)
+    assert (found.accepted, found.events, found.reply["body"]) == (True, [], "abc")
+
+
+def test_items_of_a_batch_are_listed_with_their_senders_values() -> None:
+    found = verdict(
+        {"body": '[{"id": 1, "a": "x"}, {"id": 2, "a": "y"}]'},
+        Source(id=("body:/id", "body:/a"), batch="array", unsigned=True),
+    )
+    assert [one["parts"] for one in found.events] == [["1", "x"], ["2", "y"]]
+    assert [one["id"] for one in json.loads(found.reply["body"])] == ['["1","x"]', '["2","y"]']
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "not a request"),
+        ('{"method": "POST"}', "source"),
+        ('{"source": "x", "body": "a", "body_base64": "YQ=="}', "not both"),
+        ('{"source": "x", "body_base64": "Y"}', "base64"),
+        ('{"source": "x", "at": "noon"}', "RFC 3339"),
+        ('{"source": "x", "at": 1e300}', "unix seconds"),
+    ],
+)
+def test_a_line_that_is_no_request_is_told_with_its_number(line: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "litestar.toml").write_text('[sources.x]\nid = "header:X"\nunsigned = true\n')
+    arguments = ["explain", "--config", str(tmp_path / "litestar.toml")]
+    result = CliRunner().invoke(main, arguments, input=f'{{"source": "y"}}\n\n{line}\n', catch_exceptions=False)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout.splitlines()[0])["problem"] == "unknown-source"
+    assert "line 2" in result.stderr
+    assert words in result.stderr

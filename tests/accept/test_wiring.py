@@ -305,6 +305,13 @@ class TestShares:
         assert 1 < sum(map(len, sender.inbox.refusals._waiting.values())) < 30
 
 
+async def test_only_the_methods_of_its_own_handshake_are_taken(open_inbox: OpenInbox) -> None:
+    sender = await open_inbox({"slack": preset("slack"), "ce": preset("cloudevents")})
+    for name, method in (("slack", "GET"), ("slack", "HEAD"), ("ce", "GET"), ("ce", "PUT"), ("ce", "OPTIONS")):
+        assert (await sender.send(name, "", method=method)).status == 405
+    assert {slug for _, slug in sender.inbox.refusals.totals} == {"bad-request"}
+
+
 async def test_empty_batches_are_taken(open_inbox: OpenInbox) -> None:
     sources = {
         "line": preset("line"),

@@ -148,12 +148,13 @@ def _nothing_is_lost_or_doubled(server: Server, load: Load) -> None:
     clean_stop(server)
 
 
-def quarantine(server: Server, *, good: int, within: float) -> int:
-    """One event that kills the process among good ones, under a supervisor; the number of deaths it took."""
+def quarantine(server: Server, *, good: int, within: float, deadly: int = 1) -> int:
+    """Events that kill the process among good ones, under a supervisor; the number of deaths it took."""
     server.start()
-    deadly_at = good // 2
+    bad = [f"deadly-{n}" for n in range(deadly)]
     pending = [(f"good-{n}", "good") for n in range(good)]
-    pending.insert(deadly_at, ("deadly", "deadly"))
+    for number, id in enumerate(bad):
+        pending.insert(good * (number + 1) // (deadly + 1), (id, "deadly"))
     end = time.monotonic() + within
     while pending or _owes(server):
         assert time.monotonic() < end, f"still restarting:\n{server.log()}"
@@ -162,8 +163,8 @@ def quarantine(server: Server, *, good: int, within: float) -> int:
             server.start()
         pending = _send_what_is_left(server, pending)
         time.sleep(0.02)
-    assert [id for id, _ in poisoned(server)] == ["deadly"]
-    assert dict(server.rows("select state, count(*) from v_events group by 1")) == {"done": good, "dead": 1}
+    assert [id for id, _ in poisoned(server)] == bad
+    assert dict(server.rows("select state, count(*) from v_events group by 1")) == {"done": good, "dead": deadly}
     return len(_lines(server.folder / "deaths.txt"))
 
 

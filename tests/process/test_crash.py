@@ -24,6 +24,6 @@ def test_an_event_that_kills_the_process_is_quarantined_by_its_third_death(serve
     deaths = quarantine(server, good=200, within=40)
     assert 2 <= deaths <= 3
     assert server.rows("select count(*), count(distinct id) from effects") == [(200, 200)]
-    assert server.rows(CRASHED, "deadly") == [(deaths,)]
+    assert server.rows(CRASHED, "deadly-0") == [(deaths,)]
     assert server.get("/readyz").status == 200
     clean_stop(server)

@@ -82,7 +82,13 @@ def test_the_size_limit_is_exact(server: Server, over: int, status: int, chunked
 
 def test_the_limit_of_a_source_is_its_own(server: Server) -> None:
     assert server.post("roomy", b"x" * (LIMIT + 1), source="roomy").status == 202
-    assert server.post("roomy2", b"x" * ((10 << 20) + 1), source="roomy").status == 413
+    got = server.raw(POST.replace(b"demo", b"roomy") % b"roomier" + b"Content-Length: %d\r\n\r\n" % ((10 << 20) + 1))
+    assert parse(got).status == 413
+
+
+@pytest.mark.xfail(strict=True, reason="a close over unread bytes is a reset, and the client loses the answer")
+def test_who_sends_all_of_a_body_that_is_too_large_still_hears_why(server: Server) -> None:
+    assert server.post("far too large", b"x" * (10 << 20)).status == 413
 
 
 def test_a_declared_length_over_the_limit_is_refused_before_the_body_comes(server: Server) -> None:
@@ -105,11 +111,11 @@ def test_a_chunked_body_over_the_limit_is_refused_while_it_comes(server: Server)
 
 
 def test_a_body_longer_than_declared_is_cut_there_and_its_rest_is_no_event(server: Server) -> None:
-    before = server.rows("select count(*) from events")[0][0]
-    got = server.raw(POST % b"longer" + b"Content-Length: 5\r\n\r\n1234567890")
+    rest = POST % b"within the rest" + b"Content-Length: 0\r\n\r\n"
+    got = server.raw(POST % b"longer" + b"Content-Length: 5\r\n\r\n1234567890" + rest)
     assert parse(got).status == 202
     assert stored(server, "longer") == b"12345"
-    assert server.rows("select count(*) from events") == [(before + 1,)]
+    assert stored(server, "within the rest") is None
 
 
 def test_a_body_shorter_than_declared_is_no_event(server: Server) -> None:
@@ -134,10 +140,9 @@ def test_a_body_shorter_than_declared_is_no_event(server: Server) -> None:
     ],
 )
 def test_lengths_that_can_be_read_in_two_ways_are_refused(server: Server, lengths: bytes) -> None:
-    before = server.rows("select count(*) from events")[0][0]
     got = server.raw(POST % b"two ways" + lengths + b"\r\n12345", timeout=3)
     assert got.startswith((b"HTTP/1.1 400", b"HTTP/1.1 413")), got
-    assert server.rows("select count(*) from events") == [(before,)]
+    assert stored(server, "two ways") is None
 
 
 @pytest.mark.parametrize("chunk", [b"zz\r\nab\r\n0\r\n\r\n", b"5\r\nabcdefgh\r\n0\r\n\r\n", b"-1\r\n\r\n"])

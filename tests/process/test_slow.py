@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import time
+from threading import Timer
+
 import pytest
 
 from process.attacks import ATTACKING, attack
 from process.rig import clean_stop
 from process.servers import Serve
 from process.slow import delays_nobody, overruns, with_seconds
+from process.twins import COUNTING
 
 pytestmark = pytest.mark.process
 
@@ -30,4 +36,20 @@ def test_hostile_sql_harms_no_other_event(serve: Serve) -> None:
     server = serve(handlers=ATTACKING).start()
     attack(server)
     assert server.get("/readyz").status == 200
+    clean_stop(server)
+
+
+def test_a_program_that_holds_the_file_costs_time_and_nothing_else(serve: Serve) -> None:
+    server = serve(handlers=COUNTING).start()
+    with contextlib.closing(sqlite3.connect(server.database, isolation_level=None, check_same_thread=False)) as outside:
+        assert server.post("before").status == 202
+        outside.execute("begin immediate")
+        release = Timer(0.7, outside.execute, ("rollback",))
+        release.start()
+        begin = time.monotonic()
+        assert server.post("meanwhile").status == 202
+        assert 0.5 < time.monotonic() - begin < 2
+        release.join()
+    server.until_quiet(5)
+    assert " ERROR " not in server.log(), server.log()
     clean_stop(server)

@@ -12,7 +12,7 @@ import msgspec
 from oncebox import model
 from oncebox.accept.batch import BadItem, Batch, split
 from oncebox.accept.body import decode
-from oncebox.accept.handshake import Handshake, Ours, Reply
+from oncebox.accept.handshake import TOKENED, Handshake, Ours, Reply
 from oncebox.accept.incoming import Incoming
 from oncebox.accept.key import Fields, Found
 from oncebox.accept.spec import Verified, Verifier
@@ -75,6 +75,11 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
     loopback_only: bool = False
     url: str | None = None
 
+    @property
+    def needs_token(self) -> bool:
+        """Whether its handshake asks for a token and none is configured."""
+        return self.greeting in TOKENED and not self.token
+
     def signed_url(self, called: str, query: str) -> str:
         """The URL that the sender signs: the configured one with the query that came, whatever a proxy made of it."""
         if self.url is None:
@@ -113,8 +118,15 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
         return "" if named == "identity" else named
 
     def greet(self, incoming: Incoming) -> Reply | None:
-        """The answer to a verification request, which is no event; raises Rejected 401 where it must be signed."""
-        return None if self.greeting is None else self.greeting(incoming, Ours(self.keys, self.verify, self.token))
+        """The answer to a verification request, which is no event; raises Rejected 401 where it must be signed, and
+        405 for what its method says is a verification request and is none."""
+        reply = None
+        if self.greeting is not None:
+            reply = self.greeting(incoming, Ours(self.keys, self.verify, self.token))
+        if reply is None and incoming.method not in self.events:
+            words = f"a {incoming.method} here is a verification request, and this is none"
+            raise Rejected(405, "bad-request", words, (("allow", ", ".join(sorted(self.events))),))
+        return reply
 
     def verify(self, incoming: Incoming) -> Verified:
         """What proved the request genuine; raises Rejected 401."""
@@ -124,8 +136,6 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
 
     def arrivals(self, incoming: Incoming, verified: str) -> list[Arrival]:
         """The events of a request, each with its id; raises Rejected 400, of a batch naming the item."""
-        if incoming.method not in self.events:
-            raise Rejected(400, "bad-request", f"a {incoming.method} here is a verification request, and this is none")
         headers = self.kept_headers(incoming)
         if self.batch is None or not self.is_batch(incoming):
             return [self._arrival(incoming, verified, headers, self.fields.read(incoming))]

@@ -6,7 +6,7 @@ from secrets import randbits
 
 from oncebox.accept.batch import Batch, compile_batch
 from oncebox.accept.door import CREDENTIALS, Door
-from oncebox.accept.handshake import TOKENS, find_handshake
+from oncebox.accept.handshake import METHODS, TOKENS, find_handshake
 from oncebox.accept.key import compile_fields
 from oncebox.accept.presets import Preset, find_preset
 from oncebox.accept.signature import compile_verifier, credential_places, parse_signature
@@ -15,8 +15,6 @@ from oncebox.config import Settings, Source
 from oncebox.errors import ConfigError
 from oncebox.model import Reply
 
-# A handshake says itself which of these it answers.
-_GREETINGS = frozenset({"GET", "HEAD", "OPTIONS"})
 NO_PRESET = Preset(name="", signature=None)
 _TOKEN_PARAMETER = frozenset({"access_token"})
 NONE = frozenset[str]()
@@ -60,7 +58,7 @@ def compile_door(name: str, source: Source, limit: int, public_url: str | None =
         limit=source.max_body or limit,
         fields=fields,
         events=events,
-        methods=events.union(preset.methods, _GREETINGS if handshake else ()),
+        methods=events.union(preset.methods, METHODS.get(handshake or "", ())),
         verifier=None if spec is None else compile_verifier(spec, secrets, where),
         keys=secrets,
         bad_signature=preset.bad_signature,

@@ -16,18 +16,20 @@ from oncebox.accept.incoming import Incoming, read_headers
 from oncebox.errors import OnceboxError, Rejected
 from oncebox.model import Arrival, Stored
 
+YEAR_10000 = 253_402_300_800
+
 
 class Asked(msgspec.Struct, frozen=True):
     """A request to be judged. A body that is not text comes as `body_base64`.
 
-    `at` is unix seconds or RFC 3339, None: now. Headers by name are UTF-8; as pairs they are what a refused request
-    was kept with, one letter for each byte.
+    `at` is unix seconds or RFC 3339, None: now. Headers by name (a list: it came several times) are UTF-8; as pairs
+    they are what a refused request was kept with, one letter for each byte.
     """
 
     source: str
     method: str = "POST"
     url: str = ""
-    headers: dict[str, str] | list[tuple[str, str]] = msgspec.field(default_factory=dict)
+    headers: dict[str, str | list[str]] | list[tuple[str, str]] = msgspec.field(default_factory=dict)
     body: str | None = None
     body_base64: str | None = None
     at: float | str | None = None
@@ -95,10 +97,11 @@ def explain(door: Door | None, source: str, incoming: Incoming) -> Verdict:
     return _accepted(door, opened, arrivals)
 
 
-def _pairs(headers: Mapping[str, str] | Sequence[tuple[str, str]]) -> Iterator[tuple[bytes, bytes]]:
-    wire = not isinstance(headers, Mapping)
+def _pairs(headers: Mapping[str, str | list[str]] | Sequence[tuple[str, str]]) -> Iterator[tuple[bytes, bytes]]:
+    named = isinstance(headers, Mapping)
     for name, value in headers.items() if isinstance(headers, Mapping) else headers:
-        yield name.lower().encode("utf-8", "surrogatepass"), _value(value, wire=wire)
+        for text in [value] if isinstance(value, str) else value:
+            yield name.lower().encode("utf-8", "surrogatepass"), _value(text, wire=not named)
 
 
 def _value(text: str, *, wire: bool) -> bytes:
@@ -111,6 +114,8 @@ def _value(text: str, *, wire: bool) -> bytes:
 def _moment(at: float | str) -> int:
     try:
         seconds = datetime.fromisoformat(at).timestamp() if isinstance(at, str) else at
+        if not 0 <= seconds < YEAR_10000:
+            raise ValueError
         return round(seconds * 1_000_000)
     except (ValueError, OverflowError):
         raise OnceboxError(f"not a request: at is {at!r}, which is neither unix seconds nor RFC 3339") from None

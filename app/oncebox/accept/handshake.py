@@ -208,6 +208,8 @@ HANDSHAKES: dict[str, Handshake] = {
 # What a verification request carries in its query as a secret, and is therefore never stored.
 TOKENS: dict[str, frozenset[str]] = {"meta": frozenset({"hub.verify_token"})}
 
+TOKENED = tuple(HANDSHAKES[name] for name in TOKENS)
+
 # The methods a handshake comes with; events come with POST.
 METHODS: dict[str, tuple[str, ...]] = {
     "meta": ("GET",),

@@ -15,8 +15,8 @@ from oncebox.problem import CONTENT_TYPE, problem
 _NOWHERE = Answer(404, CONTENT_TYPE, problem(404, "not-found", "events are sent to /in/ and the name of a source"))
 
 
-def create_ingress(inbox: Inbox, *, path: str = "/in", public_url: str | None = None) -> ASGIRouteHandler:
-    """The handler of everything below `path`. With `public_url`, signed URLs are judged as if they started so."""
+def create_ingress(inbox: Inbox, *, path: str = "/in") -> ASGIRouteHandler:
+    """The handler of everything below `path`."""
 
     # Mounted, not routed: a routed handler costs as much again as all the rest of a request.
     @asgi(path, is_mount=True, copy_scope=False)
@@ -25,7 +25,7 @@ def create_ingress(inbox: Inbox, *, path: str = "/in", public_url: str | None = 
             await send({"type": "websocket.close", "code": 1000, "reason": ""})
             return
         try:
-            answer = await _answer(inbox, scope, receive, public_url)
+            answer = await _answer(inbox, scope, receive)
         except ClientGone:
             return
         await _send(send, answer)
@@ -33,21 +33,24 @@ def create_ingress(inbox: Inbox, *, path: str = "/in", public_url: str | None = 
     return ingress
 
 
-async def _answer(inbox: Inbox, scope: HTTPScope, receive: Receive, public_url: str | None) -> Answer:
+async def _answer(inbox: Inbox, scope: HTTPScope, receive: Receive) -> Answer:
     # Litestar leaves what follows the mount, with a slash at both ends: "/demo/".
     path = scope["path"]
     name = path[1:-1]
     if not name or "/" in name or path[0] != "/":
         return _NOWHERE
-    return await inbox.accept(name, read_request(scope, receive, public_url))
+    return await inbox.accept(name, read_request(scope, receive))
 
 
-def read_request(scope: HTTPScope, receive: Receive, public_url: str | None) -> Request:
-    """A request as ASGI gives it; its URL is the one the sender called, byte for byte from the path on."""
+def read_request(scope: HTTPScope, receive: Receive) -> Request:
+    """A request as ASGI gives it; its URL is what it says of itself, byte for byte from the path on.
+
+    It counts only where no URL is configured: anybody may send any Host.
+    """
     headers, repeated = read_headers(scope["headers"])
     query = scope["query_string"].decode("latin-1")
     target = scope["raw_path"].decode("latin-1")
-    base = public_url or f"{scope['scheme']}://{headers.get('host', '')}"
+    base = f"{scope['scheme']}://{headers.get('host', '')}"
     length = headers.get("content-length", "")
     client = scope["client"]
     return Request(

@@ -12,8 +12,9 @@ from oncebox.model import Refused
 
 Refuse = Callable[[Sequence[Refused], dict[tuple[str, str], int], int], Awaitable[None]]
 
-# Five writes a second, however many are refused.
+# Five writes a second, however many are refused. Each has good traffic wait for the disk, so a flood gets fewer.
 PAUSE = 0.2
+FLOOD_PAUSE = 1.0
 PER_SOURCE = 200
 MAX_BYTES = 8 << 20
 # A source's burst is kept whole. Of a flood that goes on only so many a second are: they would push each other out of
@@ -70,11 +71,13 @@ class Refusals:
         self._bytes -= _size(waiting.popleft())
 
     async def run(self) -> None:
-        """Write what waits, at most five times a second, until cancelled."""
+        """Write what waits, at most five times a second, in a flood once a second, until cancelled."""
+        pause = PAUSE
         while True:
             await self._news.wait()
             await self.flush()
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, FLOOD_PAUSE) if self._news.is_set() else PAUSE
 
     async def flush(self) -> None:
         """Write all that waits now. If the store cannot take it, the counts wait for the next time."""

@@ -106,6 +106,8 @@ def _warnings(config: Any, doors: Any, routes: Any) -> list[str]:
             found.append(f"sources.{name}: equal bodies are one event, even if the sender meant it twice")
         if preset and source.signature is None and not source.unsigned and (warning := replay_warning(preset)):
             found.append(f"sources.{name}: {warning}")
+        if name in doors and doors[name].needs_token:
+            found.append(f"sources.{name}: without verify_token its sender cannot have the URL verified")
         if preset and preset.note:
             found.append(f"sources.{name}: {preset.note}")
     if not config.tokens:

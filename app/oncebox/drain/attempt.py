@@ -24,7 +24,8 @@ log = logging.getLogger("oncebox.drain")
 
 
 class Attempt:
-    """Holds its slot until the work has really ended; `on_stuck` is told when it goes on after its time was up."""
+    """Holds its slot until the work has really ended; `on_stuck` is told when it goes on after its time was up, and
+    `judge` has the last word on its verdict (None: given back)."""
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class Attempt:
         now: Callable[[], int],
         jitter: Callable[[], float],
         on_stuck: Callable[[], None],
+        judge: Callable[[Verdict | None], Verdict | None] | None = None,
     ) -> None:
         self.target = target
         self.claimed = claimed
@@ -42,6 +44,7 @@ class Attempt:
         self._now = now
         self._jitter = jitter
         self._on_stuck = on_stuck
+        self._judge = judge
         self._stopping = False
         self._scope = anyio.CancelScope(shield=True)
         self._task: asyncio.Task[Verdict] | None = None
@@ -52,6 +55,8 @@ class Attempt:
             started_at, begin = self._now(), time.monotonic()
             verdict = await self._verdict()
             duration = round((time.monotonic() - begin) * 1_000_000)
+            if self._judge is not None:
+                verdict = self._judge(verdict)
             if verdict is None:
                 await self._ledger.release([self.claimed])
             else:

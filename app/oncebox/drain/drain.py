@@ -125,6 +125,10 @@ class Drain:
         """Targets whose every slot is held by an attempt that goes on after its time."""
         return [name for name, lane in self._lanes.items() if lane.stuck]
 
+    def down(self) -> list[str]:
+        """Targets that are thought to be down: nothing but probes goes out to them."""
+        return [name for name, lane in self._lanes.items() if lane.down]
+
     def _is_idle(self) -> bool:
         quiet = self._suspects.resting and self._slicing.resting and not self._shared.attempts
         return quiet and all(lane.resting for lane in self._lanes.values())

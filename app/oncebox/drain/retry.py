@@ -91,12 +91,14 @@ def next_step(
     after: float | None = None,
     dead: bool = False,
     since: int | None = None,
+    counts: bool = True,
 ) -> Step:
     """What follows an attempt. Only attempts that ran count, so `unreachable` never makes a delivery dead, unless the
-    policy gives up: then so long after `since` (unix microseconds, as `now`). `after` replaces the wait in seconds."""
+    policy gives up: then so long after `since` (unix microseconds, as `now`). `after` replaces the wait in seconds.
+    Nor does one that ran count while its target is thought to be down (`counts`)."""
     if outcome == "ok":
         return Step("done", 0, failures)
-    ran = outcome != "unreachable"
+    ran = counts and outcome != "unreachable"
     counted = failures + ran
     spent = ran and counted >= policy.attempts
     if dead or spent or _given_up(policy, outcome, now, since):

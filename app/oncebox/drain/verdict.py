@@ -21,7 +21,8 @@ OURS = f"{Path(__file__).parent.parent}{os.sep}"
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """How an attempt ended. `error` is for people with a token, `reason` (never data) is for the log.
 
-    `after` are the seconds that the other side asked for; `dead` says that trying again is of no use.
+    `after` are the seconds that the other side asked for; `dead` says that trying again is of no use; `down` that it
+    looks as if the target were down. One that does not count leaves the delivery's tries as they were.
     """
 
     outcome: str
@@ -29,6 +30,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     after: float | None = None
     dead: bool = False
+    down: bool = False
+    counts: bool = True
     staged: StagedWrites | None = None
 
 
@@ -60,7 +63,9 @@ def of_error(error: BaseException, *, rerun: bool = False) -> Verdict:
 
 def of_timeout(seconds: float) -> Verdict:
     """The verdict on an attempt that took longer than it may."""
-    return Verdict(outcome="timeout", error=f"the attempt took longer than {seconds:g} s", reason="timeout")
+    return Verdict(
+        outcome="timeout", error=f"the attempt took longer than {seconds:g} s", reason="timeout", down=True
+    )
 
 
 def settled(
@@ -84,6 +89,7 @@ def settled(
         after=verdict.after,
         dead=verdict.dead,
         since=since,
+        counts=verdict.counts,
     )
     return Settled(
         seq=claimed.event.seq,

@@ -65,11 +65,11 @@ def _event_routes(store: SQLiteStore) -> list[HTTPRouteHandler]:
         limit: Annotated[str | None, text("limit", "1 to 500, else 50")] = None,
         cursor: Annotated[str | None, text("cursor", '"next" of the page before')] = None,
     ) -> Response[Json]:
-        return _json(await store.read(look.events(_given(request), wall_clock())))
+        return _json(await store.read(look.events(given_in(request), wall_clock())))
 
     @get("/events/{seq:int}", opt=READ, summary="One event: receipt, replays, conflicts, deliveries, attempts")
     async def event(request: Asked, seq: FromPath[int]) -> Response[Json]:
-        filters.check_names(_given(request), ())
+        filters.check_names(given_in(request), ())
         return _json(await store.read(look.event(seq)))
 
     @get("/events/{seq:int}/body", opt=READ_BODIES, summary="The exact bytes", media_type="application/octet-stream")
@@ -78,7 +78,7 @@ def _event_routes(store: SQLiteStore) -> list[HTTPRouteHandler]:
         seq: FromPath[int],
         variant: Annotated[str | None, text("variant", "body_hash of a variant")] = None,
     ) -> Response[bytes]:
-        given = _given(request)
+        given = given_in(request)
         filters.check_names(given, ("variant",))
         return _attachment(seq, await store.read(look.body(seq, given.get("variant"))))
 
@@ -88,7 +88,7 @@ def _event_routes(store: SQLiteStore) -> list[HTTPRouteHandler]:
         source: Annotated[str | None, text("source", "the source")] = None,
         id: Annotated[str | None, text("id", "the id, byte for byte")] = None,
     ) -> Response[Json]:
-        return _json(await store.read(look.lookup(_given(request))))
+        return _json(await store.read(look.lookup(given_in(request))))
 
     return [events, event, body, lookup]
 
@@ -98,7 +98,7 @@ def _other_routes(config: Config, store: SQLiteStore) -> list[HTTPRouteHandler]:
     async def stats(
         request: Asked, minutes: Annotated[str | None, text("minutes", "1 to 1440, else 60")] = None
     ) -> Response[Json]:
-        return _json(await store.read(look.stats(_given(request), wall_clock(), store.path, config.sources)))
+        return _json(await store.read(look.stats(given_in(request), wall_clock(), store.path, config.sources)))
 
     @get("/refused", opt=ADMIN, summary="Requests that were turned away, newest first")
     async def refused(
@@ -107,11 +107,11 @@ def _other_routes(config: Config, store: SQLiteStore) -> list[HTTPRouteHandler]:
         limit: Annotated[str | None, text("limit", "1 to 500, else 50")] = None,
         cursor: Annotated[str | None, text("cursor", '"next" of the page before')] = None,
     ) -> Response[Json]:
-        return _json(await store.read(look.refused(_given(request))))
+        return _json(await store.read(look.refused(given_in(request))))
 
     @get("/refused/{n:int}", opt=ADMIN, summary="One of them with its headers and body")
     async def refused_request(request: Asked, n: FromPath[int]) -> Response[Json]:
-        filters.check_names(_given(request), ())
+        filters.check_names(given_in(request), ())
         return _json(await store.read(look.refused_request(n)))
 
     return [stats, refused, refused_request]
@@ -130,7 +130,7 @@ def _health_routes(store: SQLiteStore, health: Health) -> list[HTTPRouteHandler]
     return [healthz, readyz]
 
 
-def _given(request: Asked) -> Mapping[str, str]:
+def given_in(request: Asked) -> Mapping[str, str]:
     """The query as it came; a parameter that stands there twice has no one meaning."""
     given: dict[str, str] = {}
     for name, value in request.query_params.multi_items():

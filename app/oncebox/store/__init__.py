@@ -80,8 +80,13 @@ class Store(Protocol):
         """Store the arrivals or find the ones they repeat. Raises Overloaded, StorageFull, IdConflict."""
         ...
 
-    async def claim(self, target: str, limit: int, now: int) -> list[Claimed]:
-        """Mark up to `limit` due deliveries of a target as running, its sources in turn, live ones before reruns."""
+    async def claim(self, target: str, limit: int, now: int, since: int = 0) -> list[Claimed]:
+        """Mark up to `limit` due deliveries of a target as running, its sources in turn, live ones before reruns. With
+        `since` only live ones that are due since then."""
+        ...
+
+    async def hasten(self, target: str, seqs: Sequence[int]) -> None:
+        """The target is back: those of these deliveries that wait for another try are due as of their arrival."""
         ...
 
     async def claim_suspect(self, targets: Sequence[str], now: int) -> Claimed | None:

@@ -14,6 +14,8 @@ from oncebox.model import Arrival
 from oncebox.store.accepts import Outcome
 from oncebox.store.books import Books
 from oncebox.store.migrations import PAGE_SIZE
+from oncebox.store.reruns import revive
+from oncebox.store.routing import Routing
 from oncebox.store.statement import BEGIN, COMMIT, own
 
 CHECKPOINT_FRAMES = (4 << 20) // PAGE_SIZE
@@ -48,9 +50,10 @@ class Tally(msgspec.Struct):
 class Care:
     """What may be written a little later. Lost in a crash: at most the last second's counts, never an event."""
 
-    def __init__(self, path: Path, books: Books, *, checkpoint: float, least: Least) -> None:
+    def __init__(self, path: Path, books: Books, routing: Routing, *, checkpoint: float, least: Least) -> None:
         self._wal = Path(f"{path}-wal")
         self._books = books
+        self._routing = routing
         self._folder = path.parent
         self._least = least
         self._every = checkpoint
@@ -70,7 +73,7 @@ class Care:
         room = WAITING_VARIANTS - len(self._variants)
         self._variants += outcome.variants[: max(0, room)]
 
-    def step(self) -> Callable[[sqlite3.Connection], object] | None:
+    def step(self) -> Callable[[sqlite3.Connection], set[str]] | None:
         """The most urgent piece of care, or None."""
         if self._tallies or self._variants:
             return self.flush
@@ -79,8 +82,10 @@ class Care:
             return self.truncate if self.wal_bytes() else None
         return None
 
-    def flush(self, db: sqlite3.Connection) -> None:
-        """Write the counts and variants that wait. What cannot be written stays waiting."""
+    def flush(self, db: sqlite3.Connection) -> set[str]:
+        """Write the counts and variants that wait, and revive what is dead and was sent again; the targets to wake.
+        What cannot be written stays waiting."""
+        woken: set[str] = set()
         tallies, self._tallies = self._tallies, {}
         variants, self._variants = self._variants, []
         try:
@@ -89,6 +94,8 @@ class Care:
                 db.execute(COUNT, (seq, tally.replays, tally.last_at, tally.conflicts))
                 (source,) = db.execute(SOURCE, (seq,)).fetchone()
                 self._books.entries.added(source, "replays", tally.last_at, count=tally.replays)
+                if source not in self._routing.keeps_dead:
+                    woken |= revive(db, seq, tally.last_at, self._books)
             for seq, a in variants:
                 row = (seq, a.body_hash, a.received_at, a.content_type, a.encoding, a.body, seq, VARIANTS)
                 db.execute(KEEP_VARIANT, row)
@@ -98,6 +105,7 @@ class Care:
             self._tallies = tallies | self._tallies
             self._variants = variants + self._variants
             raise
+        return woken
 
     def shortage(self) -> str:
         """Why nothing more may be accepted: the disk holds less than what must stay free. Empty when it is well."""
@@ -132,7 +140,8 @@ class Care:
             self._frames = max(1.0, (self._frames + frames / commits) / 2)
         self._commits = self._books.commits
 
-    def truncate(self, db: sqlite3.Connection) -> None:
+    def truncate(self, db: sqlite3.Connection) -> set[str]:
         """Copy the log back and cut it; readers are waited for a moment, then left alone."""
         db.execute(TRUNCATE).fetchall()
         self._commits = self._books.commits
+        return set()

@@ -12,6 +12,7 @@ import msgspec
 from oncebox.encoding import decode
 from oncebox.model import Claimed, Event, event_headers
 from oncebox.store.books import Books
+from oncebox.store.settles import end
 from oncebox.store.statement import members, own
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -22,12 +23,12 @@ NEXT_SOURCE = own(
 )
 COLUMNS = (
     "d.seq, d.target, d.source, d.run, d.attempts, d.failures, d.suspect, e.id, e.type, e.received_at, e.parent, "
-    "p.headers, p.content_type, p.encoding, p.body"
+    "p.headers, p.content_type, p.encoding, p.body, (select r.again from reruns r where r.id = d.rerun)"
 )
 JOINS = "cross join events e on e.seq = d.seq left join payloads p on p.seq = d.seq"
 DUE = own(
     f"select {COLUMNS} from deliveries d indexed by deliveries_due {JOINS} where d.state = 'pending' and d.suspect = 0 "
-    "and d.target = ? and d.lane = ? and d.source = ? and d.due <= ? order by d.due, d.seq limit ?"
+    "and d.target = ? and d.lane = ? and d.source = ? and d.due between ? and ? order by d.due, d.seq limit ?"
 )
 SUSPECT = f"select {COLUMNS} from deliveries d indexed by deliveries_suspect {JOINS}"
 SUSPECT_TAIL = "and d.suspect > 0 and d.state = 'pending' and d.due <= ? order by d.due, d.seq limit 1"
@@ -39,13 +40,18 @@ GIVE_BACK = own(
     "update deliveries set state = 'pending', attempts = attempts - 1, boot = null, alone = 0 "
     "where seq = ? and target = ? and run = ? and attempts = ? and state = 'running'"
 )
+HASTEN = (
+    "update deliveries set due = min(due, (select received_at from events e where e.seq = deliveries.seq)) "
+    "where state = 'pending' and target = ? and seq in"
+)
 FIRST = own(
     "select due from deliveries indexed by deliveries_due where state = 'pending' and suspect = 0 "
     "and target = ? and lane = ? and source = ? order by due limit 1"
 )
 FIRST_SUSPECT = "select min(due) from deliveries where state = 'pending' and target in"
 SET_ASIDE = own(
-    "update deliveries set state = 'dead', outcome = 'error', error = ?, processed_at = ? where seq = ? and target = ?"
+    "update deliveries set state = 'dead', outcome = 'error', error = ?, processed_at = ? where seq = ? and target = ? "
+    "returning order_key, rerun"
 )
 
 Row = tuple[Any, ...]
@@ -59,12 +65,15 @@ class Claims:
         self.instance = instance
         self._last: dict[tuple[str, int], str] = {}
 
-    def take(self, db: sqlite3.Connection, target: str, limit: int, now: int, books: Books) -> list[Claimed]:
-        """Up to `limit` due deliveries of a target, marked as running; live ones before reruns."""
+    def take(
+        self, db: sqlite3.Connection, target: str, limit: int, now: int, books: Books, since: int = 0
+    ) -> list[Claimed]:
+        """Up to `limit` due deliveries of a target, marked as running; live ones before reruns. With `since` only live
+        ones that are due since then."""
         found: list[Row] = []
-        for lane in (0, 1):
+        for lane in (0,) if since else (0, 1):
             if len(found) < limit:
-                found += self._due(db, target, lane, limit - len(found), now)
+                found += self._due(db, target, lane, limit - len(found), since, now)
         return self._start(db, found, now, books, alone=False)
 
     def take_suspect(self, db: sqlite3.Connection, targets: Sequence[str], now: int, books: Books) -> Claimed | None:
@@ -87,7 +96,7 @@ class Claims:
         firsts = [db.execute(FIRST, (target, lane, source)).fetchone() for source in self._turn(db, target, lane)]
         return min((row[0] for row in firsts if row is not None), default=None)
 
-    def _due(self, db: sqlite3.Connection, target: str, lane: int, limit: int, now: int) -> list[Row]:
+    def _due(self, db: sqlite3.Connection, target: str, lane: int, limit: int, since: int, now: int) -> list[Row]:
         """Each source gets an equal share of the room, and what one leaves goes to the next."""
         found: list[Row] = []
         turn = self._turn(db, target, lane)
@@ -96,7 +105,7 @@ class Claims:
             if room <= 0:
                 break
             share = max(1, room // (len(turn) - position))
-            rows = db.execute(DUE, (target, lane, source, now, share)).fetchall()
+            rows = db.execute(DUE, (target, lane, source, since, now, share)).fetchall()
             if rows:
                 self._last[target, lane] = source
             found += rows
@@ -130,6 +139,12 @@ class Claims:
         return started
 
 
+def hasten(db: sqlite3.Connection, target: str, seqs: Sequence[int]) -> None:
+    """Deliveries that wait for another try are due as of their arrival, so that the oldest goes out first."""
+    for some in (seqs[start : start + 500] for start in range(0, len(seqs), 500)):
+        db.execute(members(HASTEN, len(some)), [target, *some])
+
+
 def give_back(db: sqlite3.Connection, taken: Iterable[Claimed], now: int, books: Books) -> None:
     """Claimed and not started: pending again, and the attempt does not count."""
     for one in taken:
@@ -140,13 +155,16 @@ def give_back(db: sqlite3.Connection, taken: Iterable[Claimed], now: int, books:
 
 def _set_aside(db: sqlite3.Connection, row: Row, why: str, now: int, books: Books) -> None:
     """One unreadable row must not stop the others: it is dead, with the reason."""
-    db.execute(SET_ASIDE, (why, now, row[0], row[1]))
+    order_key, rerun = db.execute(SET_ASIDE, (why, now, row[0], row[1])).fetchone()
     books.entries.moved(row[2], "pending", "dead", now)
+    end(db, row[1], "dead", order_key, rerun, now, books)
 
 
 def claimed(row: Row, instance: str) -> Claimed:
     """A row of the claim as the attempt that it starts."""
-    seq, target, source, run, attempts, failures, suspect, id, type, at, parent, headers, kind, encoding, raw = row
+    seq, target, source, run, attempts, failures, suspect, id, type, at, parent, headers, kind, encoding, raw, again = (
+        row
+    )
     event = Event(
         seq=seq,
         source=source,
@@ -161,5 +179,6 @@ def claimed(row: Row, instance: str) -> Claimed:
         attempt=attempts + 1,
         parent=parent,
         instance=instance,
+        again=bool(again),
     )
-    return Claimed(event, target, run, attempts + 1, failures, suspect)
+    return Claimed(event, target, run, attempts + 1, failures, suspect, encoding)

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from oncebox.store.books import Books
+from oncebox.store.settles import end
 from oncebox.store.statement import own
 
 DEATHS = 3
@@ -17,7 +18,7 @@ LEFT = own(
 )
 RECOVER = own(
     "update deliveries set state = ?, suspect = ?, alone = 0, boot = null, due = ?, outcome = ?, error = ?, "
-    "processed_at = ? where seq = ? and target = ?"
+    "processed_at = ? where seq = ? and target = ? returning order_key, rerun"
 )
 RECORD = own(
     "insert or replace into attempts (seq, target, run, number, started_at, outcome, detail) "
@@ -48,11 +49,12 @@ def recover(db: sqlite3.Connection, boot: str, python_targets: Sequence[str], no
         deaths = verdict(suspect, alone=bool(alone)) if target in python_targets else 0
         if deaths >= DEATHS:
             why = POISON.format(deaths=deaths, alone=deaths - 1)
-            db.execute(RECOVER, ("dead", 0, now, "crashed", why, now, seq, target))
+            order_key, rerun = db.execute(RECOVER, ("dead", 0, now, "crashed", why, now, seq, target)).fetchone()
             books.entries.moved(source, "running", "dead", now)
+            end(db, target, "dead", order_key, rerun, now, books)
             continue
         due = now + REST if deaths > 1 else now
-        db.execute(RECOVER, ("pending", deaths, due, "crashed", None, None, seq, target))
+        db.execute(RECOVER, ("pending", deaths, due, "crashed", None, None, seq, target)).fetchone()
         books.entries.moved(source, "running", "pending", now)
         suspects += deaths > 0
     return suspects

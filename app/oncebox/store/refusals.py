@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from oncebox.model import Refused
+from oncebox.store.acts import act
 from oncebox.store.books import Books
 from oncebox.store.statement import own
 
@@ -26,7 +27,6 @@ TRIM_BYTES = own("delete from refused where n <= ?")
 LOAD = own("select source, at, slug, detail, method, url, headers, body from refused where n = ?")
 WAITING = own("select n from refused where source = ? and accepted_at is null order by n")
 ACCEPTED = own("update refused set accepted_at = coalesce(accepted_at, ?) where n = ?")
-ACT = own("insert into acts (at, who, what, detail) values (?, ?, ?, ?)")
 
 
 def keep(
@@ -63,7 +63,7 @@ def waiting(db: sqlite3.Connection, source: str) -> list[int]:
 def accepted(db: sqlite3.Connection, n: int, at: int, who: str, detail: str) -> None:
     """Mark a refused request as accepted after all, and record who did it."""
     db.execute(ACCEPTED, (at, n))
-    db.execute(ACT, (at, who, "refused accepted", detail))
+    act(db, who, "refused accepted", detail, at)
 
 
 def _trim_bytes(db: sqlite3.Connection) -> None:

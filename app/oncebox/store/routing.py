@@ -10,7 +10,7 @@ from oncebox.store.statement import own
 
 UNFINISHED = own(
     "select exists (select 1 from deliveries where target = ? and order_key = ? and order_key is not null "
-    "and state <> 'done')"
+    "and state <> 'done' and state <> ?)"
 )
 
 Router = Callable[[Arrival], Sequence[Planned]]
@@ -22,15 +22,25 @@ def nowhere(_arrival: Arrival) -> Sequence[Planned]:
 
 
 class Routing:
-    """The routes in force, and the names that handlers may emit into. Both may be exchanged while running."""
+    """The routes in force, the names that handlers may emit into, the sources whose repeats do not revive
+    what is dead, the targets whose order goes on past a dead delivery. All may be exchanged while running."""
 
-    def __init__(self, router: Router = nowhere, internal: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        router: Router = nowhere,
+        internal: frozenset[str] = frozenset(),
+        keeps_dead: frozenset[str] = frozenset(),
+        skipping: frozenset[str] = frozenset(),
+    ) -> None:
         self.router = router
         self.internal = internal
+        self.keeps_dead = keeps_dead
+        self.skipping = skipping
 
     def place(self, db: sqlite3.Connection, plan: Planned) -> str:
         """`pending` if the key has nothing unfinished at its target, else `parked` behind it."""
         if plan.order_key is None:
             return "pending"
-        (waits,) = db.execute(UNFINISHED, (plan.target, plan.order_key)).fetchone()
+        passed = "dead" if plan.target in self.skipping else "done"
+        (waits,) = db.execute(UNFINISHED, (plan.target, plan.order_key, passed)).fetchone()
         return "parked" if waits else "pending"

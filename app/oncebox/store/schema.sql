@@ -60,6 +60,7 @@ create table deliveries (
   outcome text,
   error text,
   processed_at integer,
+  rerun integer,
   primary key (seq, target)
 ) strict, without rowid;
 
@@ -86,7 +87,8 @@ create table replays (
   seq integer primary key,
   replays integer not null,
   last_at integer not null,
-  conflicts integer not null default 0
+  conflicts integer not null default 0,
+  revived_at integer
 ) strict;
 
 create table variants (
@@ -141,19 +143,27 @@ create table operations (
   primary key (caller, key)
 ) strict;
 
+-- `position` is the seq up to which deliveries have been queued, `upto` the last one that is meant; `fed` when all are.
 create table reruns (
   id integer primary key,
   state text not null,
   filter text not null,
-  targets text not null,
   rate real,
   again integer not null default 0,
   matched integer not null,
-  position integer not null default 0,
+  position integer not null,
+  upto integer not null,
+  fed integer not null default 0,
   queued integer not null default 0,
+  skipped integer not null default 0,
+  done integer not null default 0,
+  dead integer not null default 0,
+  who text not null,
   created_at integer not null,
   finished_at integer
 ) strict;
+
+create index reruns_open on reruns (id) where state = 'running' and fed = 0;
 
 create table acts (
   n integer primary key,

@@ -13,6 +13,7 @@ from oncebox.store import Runner
 from oncebox.store.books import Books, Entries
 from oncebox.store.claims import Claims, give_back
 from oncebox.store.guard import Guard
+from oncebox.store.reruns import run_suffix
 from oncebox.store.routing import Routing
 from oncebox.store.settles import settle
 from oncebox.store.statement import BEGIN, COMMIT, RELEASE, ROLLBACK_TO, SAVEPOINT
@@ -81,11 +82,11 @@ class Slices:
 
     def give_back(self, now: int) -> None:
         """Release what is held and has not started: the process stops."""
-        held, self._held = self._held, []
-        if held:
+        if self._held:
             self._db.execute(BEGIN)
-            give_back(self._db, held, now, self._books)
+            give_back(self._db, self._held, now, self._books)
             self._commit()
+            self._held = []
 
     def _hold(self, targets: Sequence[str], now: int) -> None:
         self._db.execute(BEGIN)
@@ -105,10 +106,10 @@ class Slices:
     def _drop_paused(self, targets: Sequence[str], now: int) -> None:
         unwanted = [c for c in self._held if self._paused(c.target) or c.target not in targets]
         if unwanted:
-            self._held = [c for c in self._held if c not in unwanted]
             self._db.execute(BEGIN)
             give_back(self._db, unwanted, now, self._books)
             self._commit()
+            self._held = [c for c in self._held if c not in unwanted]
 
     def _run_together(
         self, batch: list[Claimed], runner: Runner, targets: Sequence[str], now: Callable[[], int], done: Done
@@ -130,7 +131,7 @@ class Slices:
                 self._held = batch[position + 1 :]
                 break
         for settled in ended:
-            settle(db, settled, self._books)
+            settle(db, settled, self._books, self._routing.skipping)
         if not self._held:
             self._held = self._claim(targets, now())
         self._commit()
@@ -154,7 +155,7 @@ class Slices:
             self._db.execute(BEGIN)
             settled, emitted = self._run_one(claimed, runner, now())
             if self._db.in_transaction:
-                settle(self._db, settled, self._books)
+                settle(self._db, settled, self._books, self._routing.skipping)
                 self._commit()
                 done.settled.append(settled)
                 done.targets |= emitted
@@ -166,7 +167,7 @@ class Slices:
 
     def _settle_apart(self, settled: Settled, done: Done) -> None:
         self._db.execute(BEGIN)
-        settle(self._db, settled, self._books)
+        settle(self._db, settled, self._books, self._routing.skipping)
         self._commit()
         done.settled.append(settled)
 
@@ -175,7 +176,9 @@ class Slices:
         db, books = self._db, self._books
         before, books.entries = books.entries, Entries()
         db.execute(SAVEPOINT)
-        view = HandlerTransaction(db, self._guard, books, self._routing, parent=claimed.event.seq, now=now)
+        event = claimed.event
+        suffix = run_suffix(event.run) if event.again else ""
+        view = HandlerTransaction(db, self._guard, books, self._routing, parent=event.seq, now=now, suffix=suffix)
         hold_to(self._guard, self._sync_timeout)
         self.running, self.busy_since = claimed, time.monotonic()
         try:

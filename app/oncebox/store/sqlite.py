@@ -13,20 +13,21 @@ from typing import TypeVar
 
 import aiosqlite
 import anyio
-import msgspec
 
 from oncebox.model import Arrival, Claimed, Refused, Settled, StagedWrites, Stored
 from oncebox.store import Runner, Transaction, refusals
 from oncebox.store.books import Books
 from oncebox.store.care import Care
-from oncebox.store.claims import Claims, give_back
+from oncebox.store.claims import Claims, give_back, hasten
 from oncebox.store.faults import is_busy
 from oncebox.store.guard import Guard
 from oncebox.store.lock import Lock
 from oncebox.store.migrations import connect
+from oncebox.store.options import DEFAULTS, Options
 from oncebox.store.pauses import Pauses
 from oncebox.store.readers import Readers
 from oncebox.store.recovery import recover
+from oncebox.store.reruns import suffix
 from oncebox.store.routing import Router, Routing, nowhere
 from oncebox.store.settles import current, settle
 from oncebox.store.slices import Done, Slices
@@ -36,28 +37,11 @@ from oncebox.store.thread import on_thread
 from oncebox.store.transaction import HandlerTransaction
 from oncebox.store.writer import Writer
 
+__all__ = ["Options", "SQLiteStore", "open_store"]
+
 T = TypeVar("T")
 
 log = logging.getLogger("oncebox.store")
-
-
-def nothing(_disk_bytes: int) -> int:
-    """No space has to stay free."""
-    return 0
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How a file is held. `least` says how much of a disk of so many bytes must stay free; times are seconds."""
-
-    name: str | None = None
-    queue: int = 1000
-    checkpoint: float = 30.0
-    sync_timeout: float = 1.0
-    durability: str = "full"
-    least: Callable[[int], int] = nothing
-
-
-DEFAULTS = Options()
 
 
 def _ignore(_targets: set[str]) -> None:
@@ -70,6 +54,7 @@ async def open_store(
     *,
     router: Router = nowhere,
     internal: frozenset[str] = frozenset(),
+    keeps_dead: frozenset[str] = frozenset(),
     woken: Callable[[set[str]], None] = _ignore,
     options: Options = DEFAULTS,
 ) -> AsyncIterator[SQLiteStore]:
@@ -80,7 +65,7 @@ async def open_store(
     lock = Lock(path)
     lock.acquire()
     try:
-        store = SQLiteStore(lock, Routing(router, internal))
+        store = SQLiteStore(lock, Routing(router, internal, keeps_dead))
         await store.open(woken, options)
         try:
             failure: Exception | None = None
@@ -135,7 +120,7 @@ class SQLiteStore:
         self.generation = facts["generation"]
         self.clean = bool(facts["clean"])
         self.books = Books(facts["next_seq"])
-        self.care = Care(self.path, self.books, checkpoint=options.checkpoint, least=options.least)
+        self.care = Care(self.path, self.books, self.routing, checkpoint=options.checkpoint, least=options.least)
         self.pauses.load(self._raw)
         self.guard = Guard(self._raw)
         self.claims = Claims(self.boot, self.instance)
@@ -155,11 +140,15 @@ class SQLiteStore:
         """Store the arrivals or find the ones they repeat. Raises Overloaded, StorageFull, IdConflict."""
         return await self.writer.accept(arrivals)
 
-    async def claim(self, target: str, limit: int, now: int) -> list[Claimed]:
-        """Mark up to `limit` due deliveries of a target as running, its sources in turn, live ones before reruns."""
+    async def claim(self, target: str, limit: int, now: int, since: int = 0) -> list[Claimed]:
+        """Mark up to `limit` due deliveries of a target as running, its sources in turn (only what is due `since` then)."""
         if target in self.pauses or limit < 1:
             return []
-        return await self.writer.submit(lambda db: self.claims.take(db, target, limit, now, self.books))
+        return await self.writer.submit(lambda db: self.claims.take(db, target, limit, now, self.books, since))
+
+    async def hasten(self, target: str, seqs: Sequence[int]) -> None:
+        """The target is back: those of these deliveries that wait for another try are due as of their arrival."""
+        await self.writer.submit(lambda db: hasten(db, target, seqs))
 
     async def claim_suspect(self, targets: Sequence[str], now: int) -> Claimed | None:
         """Mark the oldest due delivery that was running when the process died; it must be run alone."""
@@ -172,7 +161,7 @@ class SQLiteStore:
         """Write how an attempt ended, with its staged writes in one savepoint; if those fail, `otherwise` is written
         in its place with the reason. False: the attempt is no longer the current one and nothing was written."""
         if staged is None or not staged.statements:
-            return await self.writer.submit(lambda db: settle(db, settled, self.books))
+            return await self.writer.submit(lambda db: settle(db, settled, self.books, self.routing.skipping))
         return await self.writer.slice(lambda db: self._settle_staged(db, settled, staged, otherwise or settled))
 
     def _settle_staged(
@@ -182,12 +171,12 @@ class SQLiteStore:
         if not current(db, settled):
             db.execute(own("rollback"))
             return False
-        view = self._view(db, settled.seq, settled.now)
+        view = self._view(db, settled.seq, settled.now, suffix(db, settled))
         outcome = apply(db, view, staged, settled, otherwise, self.books)
         if not db.in_transaction:
             self.books.forget()
             db.execute(BEGIN)
-        settle(db, outcome, self.books)
+        settle(db, outcome, self.books, self.routing.skipping)
         self.books.save(db)
         db.execute(COMMIT)
         if outcome is settled and view.targets:
@@ -261,6 +250,17 @@ class SQLiteStore:
         self.writer.tell(view.targets)
         return result
 
+    async def change(self, work: Callable[[sqlite3.Connection, Books], T]) -> T:
+        """Run a change of our own in one transaction, behind accepts and settles."""
+        return await self.writer.slice(lambda db: self._change(db, work))
+
+    def _change(self, db: sqlite3.Connection, work: Callable[[sqlite3.Connection, Books], T]) -> T:
+        db.execute(BEGIN)
+        result = work(db, self.books)
+        self.books.save(db)
+        db.execute(COMMIT)
+        return result
+
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Run a short query function on a read-only connection."""
         return await self._readers.read(query)
@@ -294,6 +294,6 @@ class SQLiteStore:
             return error
         return None
 
-    def _view(self, db: sqlite3.Connection, parent: int | None, now: int) -> HandlerTransaction:
+    def _view(self, db: sqlite3.Connection, parent: int | None, now: int, suffix: str = "") -> HandlerTransaction:
         self.guard.deadline = float("inf")
-        return HandlerTransaction(db, self.guard, self.books, self.routing, parent=parent, now=now)
+        return HandlerTransaction(db, self.guard, self.books, self.routing, parent=parent, now=now, suffix=suffix)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import TypeVar
 
+import msgspec
+
 from oncebox.emit import emission
 from oncebox.errors import EmitError, ForbiddenSQL
 from oncebox.model import Arrival
@@ -31,7 +33,15 @@ class HandlerTransaction:
     """One handler's view of the file. It is dead once the handler has returned, so that it cannot be kept."""
 
     def __init__(
-        self, db: sqlite3.Connection, guard: Guard, books: Books, routing: Routing, *, parent: int | None, now: int
+        self,
+        db: sqlite3.Connection,
+        guard: Guard,
+        books: Books,
+        routing: Routing,
+        *,
+        parent: int | None,
+        now: int,
+        suffix: str = "",
     ) -> None:
         self.targets: set[str] = set()
         self._db = db
@@ -40,6 +50,7 @@ class HandlerTransaction:
         self._routing = routing
         self._parent = parent
         self._now = now
+        self._suffix = suffix
         self._open = True
 
     def execute(self, sql: str, params: Params = ()) -> list[Row]:
@@ -66,6 +77,8 @@ class HandlerTransaction:
         """Write an emitted event with its deliveries. Raises EmitError for a source that is not internal."""
         self._refuse_ended()
         self._refuse_source(arrival.source)
+        if self._suffix:
+            arrival = msgspec.structs.replace(arrival, id=arrival.id + self._suffix)
         if look_up(self._db, [[arrival]]):
             return False
         self._refuse_loop()

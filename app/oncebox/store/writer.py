@@ -46,6 +46,7 @@ class Job(msgspec.Struct):
 
     work: Work
     future: asyncio.Future[Any]
+    since: float = msgspec.field(default_factory=time.monotonic)
 
 
 class Broken(StoreError):
@@ -101,21 +102,17 @@ class Writer:
 
     async def run(self) -> None:
         """Serve until `close`. Nothing that a job does ends the loop."""
-        turns = (
-            self._serve_accepts,
-            self._serve_jobs,
-            self._serve_slice,
-            self._serve_checkpoint,
-            self._serve_care,
-        )
+        background = (self._serve_slice, self._serve_checkpoint, self._serve_care)
+        turns = (self._serve_accepts, self._serve_jobs, *background)
         while not (self._closing and self._idle()):
             if self._idle():
                 await self._rest()
             for turn in turns:
                 try:
                     await turn()
-                except Exception:
-                    log.exception("writer failed turn=%s", turn.__name__.removeprefix("_serve_"))
+                except Exception as error:
+                    if not is_busy(error):  # then it is done a little later
+                        log.error("writer failed turn=%s", turn.__name__.removeprefix("_serve_"), exc_info=error)
                     await asyncio.sleep(BUSY_PAUSE)
 
     def tell(self, targets: set[str]) -> None:
@@ -258,8 +255,17 @@ class Writer:
         return results
 
     async def _serve_slice(self) -> None:
-        if self._slices:
-            await self._serve_alone(self._slices.popleft())
+        """A busy file is waited for as long as by an accept."""
+        if not self._slices:
+            return
+        job = self._slices.popleft()
+        try:
+            _answer(job.future, await on_thread(self._db, self._guarded, job.work))
+        except Exception as error:
+            if is_busy(error) and time.monotonic() - job.since < BUSY_PATIENCE:
+                self._slices.appendleft(job)
+                raise
+            _answer(job.future, error)
 
     async def _serve_care(self) -> None:
         """One step of care when nothing else waits, or when it is overdue."""
@@ -270,17 +276,11 @@ class Writer:
         self.short = self._care.shortage()
         work = self._care.step()
         if work is not None:
-            await on_thread(self._db, self._guarded, work)
+            self.tell(await on_thread(self._db, self._guarded, work))
 
     async def _serve_checkpoint(self) -> None:
         if self._care.wants_checkpoint():
             await on_thread(self._db, self._guarded, self._care.checkpoint)
-
-    async def _serve_alone(self, job: Job) -> None:
-        try:
-            _answer(job.future, await on_thread(self._db, self._guarded, job.work))
-        except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to the one who waits for the job
-            _answer(job.future, error)
 
     def _guarded(self, work: Work) -> Any:
         try:

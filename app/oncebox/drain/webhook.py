@@ -1,0 +1,148 @@
+"""Webhook: what a receiver is sent besides the body, and what its answer means. Pure."""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import hmac
+import re
+from base64 import b64encode
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+
+from oncebox.drain.verdict import OK, Verdict, bounded
+from oncebox.headers import Headers
+from oncebox.model import Claimed
+
+SNIPPET = 500
+LONGEST_ID = 255
+# A receiver that asks for more is asked again after a day all the same.
+LONGEST_WAIT = 86_400.0
+DOWN = frozenset({429, 502, 503, 504})
+
+_PRINTABLE = re.compile(r"[\x20-\x7e]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# The sender's headers that say something about the event; ours, and those of its hop to us, are not among them.
+_MEANS = re.compile(
+    r"(x|ce|svix|linear)-.+|.*(signature|event|delivery|topic|timestamp|hook).*|content-language|traceparent|tracestate"
+    r"|i-twilio-idempotency-token"
+)
+_NEVER = re.compile(
+    r"(webhook|oncebox|sec|proxy|x-forwarded|x-real|x-amzn|x-envoy)-.*|via|forwarded|idempotency-key"
+    r"|(?!i-twilio-).*(token|secret|passw|auth|api-?key|cookie|credential|session|csrf).*"
+)
+
+
+def signing_key(secret: str) -> bytes:
+    """The key behind a Standard Webhooks secret; raises ValueError that does not show it."""
+    text = secret.strip().removeprefix("whsec_")
+    try:
+        key = binascii.a2b_base64((text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4)).encode(), strict_mode=True)
+    except ValueError:
+        key = b""
+    if not key:
+        raise ValueError('is no Standard Webhooks secret; write "whsec_" and base64 (such as: openssl rand -base64 32)')
+    return key
+
+
+def webhook_id(name: str) -> str:
+    """An event's name as a header carries it: itself, or its hash if it is too long or not printable ASCII."""
+    if len(name) <= LONGEST_ID and _PRINTABLE.fullmatch(name):
+        return name
+    return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def sign(key: bytes, id: str, at: int, body: bytes) -> str:
+    """The Standard Webhooks signature of a message sent at a time in unix seconds."""
+    return "v1," + b64encode(hmac.digest(key, f"{id}.{at}.".encode() + body, "sha256")).decode()
+
+
+def request_headers(claimed: Claimed, at: int, key: bytes | None) -> dict[str, str]:
+    """All headers of a delivery but those of the transport; `at` in unix seconds."""
+    event = claimed.event
+    id = webhook_id(event.idempotency_key)
+    headers = meaningful(event.headers)
+    if event.content_type:
+        headers["Content-Type"] = _clean(event.content_type)
+    if claimed.encoding:
+        headers["Content-Encoding"] = _clean(claimed.encoding)
+    headers |= {"webhook-id": id, "webhook-timestamp": str(at), "Idempotency-Key": id}
+    if key is not None:
+        headers["webhook-signature"] = sign(key, id, at, event.raw)
+    headers |= {"Oncebox-Id": _clean(event.id), "Oncebox-Attempt": str(claimed.attempt)}
+    if event.type is not None:
+        headers["Oncebox-Type"] = _clean(event.type)
+    return headers
+
+
+def meaningful(headers: Headers) -> dict[str, str]:
+    """The sender's headers that are passed on: no credentials, nothing of its connection, nothing that is ours."""
+    kept: dict[str, str] = {}
+    for name, value in headers.pairs:
+        lower = name.lower()
+        if _MEANS.fullmatch(lower) and not _NEVER.fullmatch(lower) and not _CONTROL.search(value):
+            kept.setdefault(lower, _as_sent(value))
+    return kept
+
+
+def of_answer(
+    status: int, *, snippet: str = "", location: str = "", retry_after: str = "", now: float = 0.0, least: float = 0.0
+) -> Verdict:
+    """The verdict on an answer; `now` in unix seconds. A wait that it asks for is never taken as under `least`."""
+    if 200 <= status < 300:
+        return OK
+    what = f"answered {status} {phrase(status)}".rstrip()
+    if 300 <= status < 400:
+        what += f"; redirects are not followed{f' (it points to {location[:200]})' if location else ''}: correct the url"
+    wait = waited(retry_after, now)
+    return Verdict(
+        outcome="refused" if status == 410 else "error",
+        error=bounded(f"{what}\n\n{snippet}" if snippet else what),
+        reason=str(status),
+        after=None if wait is None else max(wait, least),
+        dead=status == 410,
+        down=status in DOWN,
+    )
+
+
+def phrase(status: int) -> str:
+    """The name of a status, or nothing."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def waited(retry_after: str, now: float) -> float | None:
+    """The seconds of a Retry-After, which is a number of them or a date (RFC 9110, 10.2.3); None if neither."""
+    text = retry_after.strip()
+    if re.fullmatch(r"[0-9]{1,12}", text):
+        return min(float(text), LONGEST_WAIT)
+    try:
+        date = parsedate_to_datetime(text)
+        then = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError, TypeError):
+        return None
+    return min(max(0.0, then - now), LONGEST_WAIT)
+
+
+def shown(body: bytes, charset: str, *, last: bool = False) -> str:
+    """The first (or last) characters of what the other side said, for a person."""
+    text = body.decode(charset, "replace").strip()
+    text = re.sub(r"[^\S\n]+", " ", re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", text))
+    if len(text) <= SNIPPET:
+        return text
+    return f"…{text[1 - SNIPPET :]}" if last else f"{text[: SNIPPET - 1]}…"
+
+
+def _clean(text: str) -> str:
+    return _CONTROL.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def _as_sent(value: str) -> str:
+    """Headers are kept as Latin-1 text and leave as UTF-8: what came as UTF-8 leaves as the same bytes."""
+    try:
+        return value.encode("latin-1").decode("utf-8")
+    except ValueError:
+        return value
