@@ -243,3 +243,30 @@ async def test_after_a_death_alone_a_suspect_rests_before_it_is_tried_again(open
         await store.recover(["handler"], NOW)
         assert await store.claim_suspect(["handler"], NOW) is None
         assert await store.next_due(["handler"]) == NOW + 5_000_000
+
+
+async def test_ever_new_deaths_beside_it_acquit_a_suspect_only_so_often(open_any: Open) -> None:
+    now = NOW
+    async with open_any() as store:
+        await store.accept([arrival("killer")])
+        await store.claim("handler", 1, now)
+    for round in range(6):
+        async with open_any() as store:
+            await store.recover(["handler"], now)
+            now += 60_000_000
+            if await store.claim_suspect(["handler"], now) is None:
+                break
+        async with open_any() as store:
+            await store.recover(["handler"], now)
+            await store.accept([arrival(f"another{round}", at=now)])
+            [other] = await store.claim("handler", 1, now)
+            assert other.event.id == f"another{round}"
+        async with open_any() as store:
+            await store.recover(["handler"], now)
+            while (suspect := await store.claim_suspect(["handler"], now)) is not None:
+                if suspect.event.id == "killer":
+                    break
+                await store.settle(ended(suspect))
+    async with open_any() as store:
+        [(state, error)] = await rows(store, "select state, error from deliveries where seq = 1")
+        assert (state, error.split(":")[0]) == ("dead", "poison")

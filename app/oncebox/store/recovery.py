@@ -11,6 +11,7 @@ from oncebox.store.statement import own
 
 DEATHS = 3
 REST = 5_000_000
+ACQUITTALS = 3
 
 LEFT = own(
     "select seq, target, source, run, attempts, suspect, alone, started_at from deliveries "
@@ -25,7 +26,10 @@ RECORD = own(
     "values (?, ?, ?, ?, ?, 'crashed', 'the process ended while this attempt was running')"
 )
 # `suspect > 0` for the sake of the index, which has those only.
-ACQUIT = own("update deliveries set suspect = 1 where suspect > 0 and suspect > 1 and state = 'pending'")
+ACQUIT = own(
+    "update deliveries set suspect = 1, acquitted = acquitted + 1 "
+    "where suspect > 0 and suspect > 1 and state = 'pending' and acquitted < ?"
+)
 POISON = (
     "poison: the process died {deaths} times while this attempt was running, {alone} of them with nothing beside it"
 )
@@ -37,12 +41,13 @@ def recover(db: sqlite3.Connection, boot: str, python_targets: Sequence[str], no
     Only Python handlers can take the process with them. A first death may be a neighbour's, or somebody's `kill -9`:
     the delivery runs alone next time. Only deaths while alone count, and after one of those it rests before it is tried
     again, so that a series of restarts does not convict it. A death meanwhile that came while no suspect was alone is
-    not theirs: somebody else ends this process, and their deaths are counted from the start again.
+    not theirs: somebody else ends this process, and their deaths are counted from the start again. Not for ever: where
+    ever new events bring the process down, the earlier ones would never be convicted.
     """
     suspects = 0
     left = db.execute(LEFT, (boot,)).fetchall()
     if left and not any(row[6] for row in left):
-        db.execute(ACQUIT)
+        db.execute(ACQUIT, (ACQUITTALS,))
     for row in left:
         seq, target, source, run, attempts, suspect, alone, started_at = row
         db.execute(RECORD, (seq, target, run, attempts, started_at or now))

@@ -54,6 +54,7 @@ create table deliveries (
   failures integer not null default 0,
   suspect integer not null default 0,
   alone integer not null default 0,
+  acquitted integer not null default 0,
   boot text,
   started_at integer,
   duration integer,
