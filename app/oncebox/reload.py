@@ -8,7 +8,7 @@ from collections.abc import Callable
 from oncebox.accept.doors import compile_doors
 from oncebox.config import Config
 from oncebox.errors import OnceboxError
-from oncebox.server import Parts, all_routes, internal, keeps_dead, route_by
+from oncebox.server import Parts, all_routes, internal, keeps_dead, route_by, skipping
 
 RESTART = ("handlers", "server", "store", "tokens", "targets")
 
@@ -25,6 +25,7 @@ def reload(parts: Parts, load: Callable[[], Config]) -> bool:
         doors = compile_doors(config)
         routes = all_routes(config, parts.handlers)
         router = route_by(routes)
+        skipped = skipping(config, parts.handlers)
     except OnceboxError as error:
         log.error("reload refused, the old configuration stays: %s", error)
         return False
@@ -32,6 +33,7 @@ def reload(parts: Parts, load: Callable[[], Config]) -> bool:
     parts.store.routing.router = router
     parts.store.routing.internal = internal(config, routes)
     parts.store.routing.keeps_dead = keeps_dead(config)
+    parts.store.routing.skipping = skipped
     later = [key for key in RESTART if getattr(config, key) != getattr(parts.config, key)]
     note = f"; changed, but read at a restart only: {', '.join(later)}" if later else ""
     log.info("reloaded sources=%d routes=%d%s", len(doors), len(routes), note)

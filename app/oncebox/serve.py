@@ -17,6 +17,7 @@ from contextlib import contextmanager
 import uvicorn
 import uvloop
 
+from oncebox.accept.ingress import in_front_of
 from oncebox.config import Config
 from oncebox.errors import AddressInUse, OnceboxError
 from oncebox.logs import set_up_logs
@@ -98,7 +99,7 @@ async def _serve(config: Config, listener: socket.socket, load: Callable[[], Con
     async with running(config) as parts:
         server = Server(
             uvicorn.Config(
-                create_app(parts),
+                in_front_of(create_app(parts), parts.inbox),
                 http=Protocol,
                 lifespan="off",
                 access_log=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from difflib import get_close_matches
@@ -20,7 +21,9 @@ from oncebox.accept.inbox import Inbox
 from oncebox.accept.ingress import create_ingress
 from oncebox.clock import Clock
 from oncebox.config import Config
+from oncebox.drain.configured import configured, signing_keys
 from oncebox.drain.drain import Drain, set_up
+from oncebox.drain.http import open_client
 from oncebox.drain.load import Handlers, load_handlers
 from oncebox.errors import ConfigError
 from oncebox.operate.api import create_api
@@ -31,6 +34,7 @@ from oncebox.operate.mend import create_rerun_routes, create_target_routes
 from oncebox.operate.refused import create_refused_routes
 from oncebox.operate.targets import Known
 from oncebox.route import Route, Router, compile_router, internal_sources
+from oncebox.store.settles import pass_dead
 from oncebox.store.sqlite import Options, SQLiteStore, open_store
 from oncebox.watch import Watch
 
@@ -59,6 +63,7 @@ async def running(config: Config) -> AsyncIterator[Parts]:
     handlers = load(config)
     routes = all_routes(config, handlers)
     router = route_by(routes)
+    skipped = skipping(config, handlers)
     clock = Clock()
     drains: list[Drain] = []
 
@@ -73,12 +78,15 @@ async def running(config: Config) -> AsyncIterator[Parts]:
                 router=router,
                 internal=internal(config, routes),
                 keeps_dead=keeps_dead(config),
+                skipping=skipped,
                 woken=woken,
                 options=store_options(config),
             )
         )
         await set_up(store, handlers, clock)
-        drain = Drain(store, handlers, now=clock)
+        await store.change(lambda db, books: pass_dead(db, skipped, clock(), books))
+        client = await stack.enter_async_context(open_client())
+        drain = Drain(store, handlers, targets=configured(config, client, clock, os.environ), now=clock)
         drains.append(drain)
         inbox, feeder = Inbox(doors, store, clock), Feeder(store, clock)
         parts = Parts(config, handlers, store, inbox, drain, Watch(store, drain), feeder)
@@ -106,13 +114,8 @@ async def _at_work(parts: Parts) -> AsyncIterator[None]:
 
 
 def load(config: Config) -> Handlers:
-    """The handlers that the configuration names. Raises HandlerError, ConfigError."""
-    if config.targets:
-        name = next(iter(config.targets))
-        raise ConfigError(
-            f"targets.{name}: this version delivers to Python handlers only; take [targets] out, and post the event "
-            "from an async handler"
-        )
+    """The handlers that the configuration names. Raises HandlerError, ConfigError; for a target's secret, too."""
+    signing_keys(config)
     return load_handlers(config.handlers, config.folder, taken=config.targets)
 
 
@@ -143,6 +146,21 @@ def internal(config: Config, routes: list[Route]) -> frozenset[str]:
     """The sources that handlers may emit into."""
     declared = [name for name, source in config.sources.items() if source.internal]
     return internal_sources(routes, declared=declared, receiving=set(config.sources) - set(declared))
+
+
+def skipping(config: Config, handlers: Handlers) -> frozenset[str]:
+    """The targets whose order goes on past a dead event. Raises ConfigError where routes disagree about one."""
+    ordered = [route for route in config.routes if route.ordered_by]
+    skips = {target for route in ordered if route.on_dead == "skip" for target in route.to}
+    holds = {target for route in ordered if route.on_dead == "hold" for target in route.to}
+    holds |= {handler.name for handler in handlers.handlers if handler.route.ordered_by is not None}
+    if skips & holds:
+        name = min(skips & holds)
+        raise ConfigError(
+            f'routes.on_dead: target "{name}" is told to skip a dead event and to hold for it; its keys have one '
+            "order, so say the same in each ordered route to it (a handler with ordered_by holds)"
+        )
+    return frozenset(skips)
 
 
 def keeps_dead(config: Config) -> frozenset[str]:

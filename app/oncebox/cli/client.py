@@ -74,9 +74,15 @@ class Client:
 
     def post(self, path: str, value: object) -> dict[str, Any]:
         """The JSON answer to a change. Raises OnceboxError with what the server says is wrong."""
+        return self._change("POST", path, json.dumps(value).encode())
+
+    def delete(self, path: str) -> dict[str, Any]:
+        """The JSON answer to an end that is put to something. Raises OnceboxError as `post` does."""
+        return self._change("DELETE", path, None)
+
+    def _change(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        body = json.dumps(value).encode()
-        answer = self.request("POST", path, body, {"Content-Type": "application/json", **headers})
+        answer = self.request(method, path, body, {"Content-Type": "application/json", **headers})
         if answer.status >= 400:
             raise OnceboxError(self._problem(answer))
         found = json.loads(answer.body)

@@ -33,7 +33,7 @@ def events(asked: Asked, type_: str | None, limit: int, **filters: str | None) -
 
     given = {**filters, "type": type_}
     with open_inbox(asked) as inbox:
-        found, page = _collect(inbox.events, given, limit)
+        found, page = collect(inbox.events, given, limit)
     if asked.as_json:
         print_json({**page, "events": found})
         return
@@ -43,7 +43,7 @@ def events(asked: Asked, type_: str | None, limit: int, **filters: str | None) -
         click.echo(f"{looked}there may be more: --cursor {page['next']}", err=True)
 
 
-def _collect(ask: Any, given: dict[str, str | None], limit: int) -> tuple[list[Any], dict[str, Any]]:
+def collect(ask: Any, given: dict[str, str | None], limit: int) -> tuple[list[Any], dict[str, Any]]:
     """Pages until enough is found: one may come short when the server has looked for long enough."""
     found: list[Any] = []
     page: dict[str, Any] = {"next": given.get("cursor")}

@@ -81,9 +81,9 @@ class CommandTarget:
 
     async def _follow(self, transport: asyncio.SubprocessTransport, run: Run, body: bytes) -> Verdict:
         group = transport.get_pid()
-        stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
+        stdin = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
         stdin.write(body)
-        stdin.write_eof()
+        stdin.close()
         try:
             ended = await _within(run.exited, self._seconds)
             if not ended:

@@ -27,8 +27,11 @@ DRAINED_BYTES = 65_536
 AT_ONCE = 1 << 20
 
 
+Client = aiohttp.ClientSession
+
+
 @asynccontextmanager
-async def open_client() -> AsyncIterator[aiohttp.ClientSession]:
+async def open_client() -> AsyncIterator[Client]:
     """The one client of all URL targets: connections are used again; no cookies, no proxies, no redirects."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_ALIVE)
     async with aiohttp.ClientSession(
@@ -52,7 +55,7 @@ class URLTarget:
         self,
         name: str,
         url: str,
-        client: aiohttp.ClientSession,
+        client: Client,
         now: Callable[[], int],
         *,
         key: bytes | None = None,

@@ -63,9 +63,7 @@ def of_error(error: BaseException, *, rerun: bool = False) -> Verdict:
 
 def of_timeout(seconds: float) -> Verdict:
     """The verdict on an attempt that took longer than it may."""
-    return Verdict(
-        outcome="timeout", error=f"the attempt took longer than {seconds:g} s", reason="timeout", down=True
-    )
+    return Verdict(outcome="timeout", error=f"the attempt took longer than {seconds:g} s", reason="timeout", down=True)
 
 
 def settled(

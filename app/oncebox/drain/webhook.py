@@ -94,7 +94,9 @@ def of_answer(
         return OK
     what = f"answered {status} {phrase(status)}".rstrip()
     if 300 <= status < 400:
-        what += f"; redirects are not followed{f' (it points to {location[:200]})' if location else ''}: correct the url"
+        what += (
+            f"; redirects are not followed{f' (it points to {location[:200]})' if location else ''}: correct the url"
+        )
     wait = waited(retry_after, now)
     return Verdict(
         outcome="refused" if status == 410 else "error",

@@ -44,10 +44,6 @@ T = TypeVar("T")
 log = logging.getLogger("oncebox.store")
 
 
-def _ignore(_targets: set[str]) -> None:
-    return
-
-
 @asynccontextmanager
 async def open_store(
     path: Path,
@@ -55,7 +51,8 @@ async def open_store(
     router: Router = nowhere,
     internal: frozenset[str] = frozenset(),
     keeps_dead: frozenset[str] = frozenset(),
-    woken: Callable[[set[str]], None] = _ignore,
+    skipping: frozenset[str] = frozenset(),
+    woken: Callable[[set[str]], None] = lambda _targets: None,
     options: Options = DEFAULTS,
 ) -> AsyncIterator[SQLiteStore]:
     """Lock and open the file for as long as the block lasts; on leaving it, finish what was accepted and close.
@@ -65,7 +62,7 @@ async def open_store(
     lock = Lock(path)
     lock.acquire()
     try:
-        store = SQLiteStore(lock, Routing(router, internal, keeps_dead))
+        store = SQLiteStore(lock, Routing(router, internal, keeps_dead, skipping))
         await store.open(woken, options)
         try:
             failure: Exception | None = None
@@ -141,7 +138,7 @@ class SQLiteStore:
         return await self.writer.accept(arrivals)
 
     async def claim(self, target: str, limit: int, now: int, since: int = 0) -> list[Claimed]:
-        """Mark up to `limit` due deliveries of a target as running, its sources in turn (only what is due `since` then)."""
+        """Start up to `limit` due deliveries of a target, its sources in turn (only those due `since` then)."""
         if target in self.pauses or limit < 1:
             return []
         return await self.writer.submit(lambda db: self.claims.take(db, target, limit, now, self.books, since))
@@ -158,8 +155,7 @@ class SQLiteStore:
     async def settle(
         self, settled: Settled, staged: StagedWrites | None = None, otherwise: Settled | None = None
     ) -> bool:
-        """Write how an attempt ended, with its staged writes in one savepoint; if those fail, `otherwise` is written
-        in its place with the reason. False: the attempt is no longer the current one and nothing was written."""
+        """Write how an attempt ended, with its staged writes or, if they fail, `otherwise`; False: not current."""
         if staged is None or not staged.statements:
             return await self.writer.submit(lambda db: settle(db, settled, self.books, self.routing.skipping))
         return await self.writer.slice(lambda db: self._settle_staged(db, settled, staged, otherwise or settled))

@@ -1,0 +1,210 @@
+"""Rerun: history processed again, and how far that has got."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import click
+
+from oncebox.cli.options import Asked, asking
+from oncebox.cli.refused import Listing
+
+LOOK_EVERY = 0.3
+
+Json = dict[str, Any]
+
+
+@click.command()
+@click.argument("seqs", metavar="[SEQ]...", type=click.IntRange(1), nargs=-1)
+@click.option("--to", multiple=True, metavar="TARGET", help="Only to this target, also where it is a new one.")
+@click.option("--source", help="All of this source.")
+@click.option("--type", "type_", help='All of a type, or a glob such as "invoice.*".')
+@click.option("--state", type=click.Choice(["done", "dead", "unrouted"]), help="Only what is in this state.")
+@click.option("--since", help='From then on: "2h" back, or RFC 3339.')
+@click.option("--until", help='Up to then: "2h" back, or RFC 3339.')
+@click.option("--where", multiple=True, metavar="POINTER=JSON", help="Only where the body has this value there.")
+@click.option("--all", "all_", is_flag=True, help="Really all history, without any filter.")
+@click.option("--rate", type=click.FloatRange(0, 100_000, min_open=True), help="At most so many deliveries a second.")
+@click.option("--again", is_flag=True, help="Under new names: see below.")
+@click.option("--dry-run", is_flag=True, help="Only count.")
+@click.option("--wait/--no-wait", default=None, help="Show the progress until it has ended; the default on a terminal.")
+@asking
+def rerun(asked: Asked, seqs: tuple[int, ...], *, dry_run: bool, wait: bool | None, **given: Any) -> None:
+    """Process events again: by their numbers, or all that fit a filter.
+
+    What is done or dead starts over, as one run more; what is still being processed is left alone, and so is an event
+    whose body is gone. Events that went nowhere (--state unrouted) go where today's routes send them.
+
+    What handlers emit keeps its ids, so that nothing downstream happens twice, and targets are told the same
+    idempotency key. With --again both get new ones for this run: whoever listens takes them for new events.
+    """
+    from oncebox.cli.desk import open_desk
+    from oncebox.cli.show import print_json
+
+    order = _order(seqs, given)
+    desk = open_desk(asked)
+    if len(seqs) == 1 and not dry_run and given["rate"] is None:
+        found = desk.rerun_event(seqs[0], {"to": list(given["to"]), "again": given["again"]})
+    else:
+        found = desk.rerun_many({**order, "dry_run": dry_run})
+    follows = not dry_run and desk.live and (sys.stdout.isatty() and not asked.as_json if wait is None else wait)
+    if follows:
+        found = _follow(desk, found["id"], shown=not asked.as_json)
+    if asked.as_json:
+        print_json(found)
+    elif dry_run:
+        click.echo(f"{found['matched']} deliveries would be processed again")
+    else:
+        click.echo(_told(found, live=desk.live))
+    if follows:
+        sys.exit(1 if found["dead"] else 0)
+
+
+def _order(seqs: tuple[int, ...], given: Json) -> Json:
+    """The order as the API takes it; what was not given is left out."""
+    names = {"source": "source", "type_": "type", "state": "state", "since": "since", "until": "until"}
+    order: Json = {name: given[option] for option, name in names.items() if given[option] is not None}
+    if seqs:
+        order["seqs"] = list(seqs)
+    if given["where"]:
+        order["where"] = dict(_condition(text) for text in given["where"])
+    if given["rate"] is not None:
+        order["rate"] = given["rate"]
+    if given["all_"]:
+        order["all"] = True
+    return {**order, "to": list(given["to"]), "again": given["again"]}
+
+
+def _condition(text: str) -> tuple[str, object]:
+    """`/livemode=true`; a value that is no JSON is a text."""
+    pointer, sign, value = text.partition("=")
+    if not sign:
+        raise click.UsageError(f'--where {text}: is written POINTER=JSON, such as "/livemode=true"')
+    try:
+        return pointer, json.loads(value)
+    except ValueError:
+        return pointer, value
+
+
+def _told(found: Json, *, live: bool) -> str:
+    if found["state"] == "running":
+        when = f"see: oncebox reruns show {found['id']}" if live else "it begins when `oncebox serve` starts"
+        return f"rerun {found['id']}: {found['matched']} deliveries to process again; {when}"
+    return f"rerun {found['id']} {found['state']}: {found['done']} done, {found['dead']} dead of {found['matched']}"
+
+
+def _follow(desk: Any, id: int, *, shown: bool) -> Json:
+    """Look until it has ended; leaving by Ctrl-C leaves it running."""
+    if not (shown and sys.stdout.isatty()):
+        return _until_ended(desk, id, lambda _found: None)
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("rerun {task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("[red]{task.fields[dead]} dead"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns) as progress:
+        bar = progress.add_task(str(id), total=None, dead=0)
+
+        def show(found: Json) -> None:
+            ended = found["done"] + found["dead"]
+            progress.update(bar, total=max(found["matched"], ended), completed=ended, dead=found["dead"])
+
+        try:
+            return _until_ended(desk, id, show)
+        except KeyboardInterrupt:
+            progress.stop()
+            click.echo(f"rerun {id} goes on; to end it: oncebox reruns cancel {id}")
+            sys.exit(0)
+
+
+def _until_ended(desk: Any, id: int, show: Any) -> Json:
+    while True:
+        found: Json = desk.rerun(id)
+        show(found)
+        if found["state"] != "running":
+            return found
+        time.sleep(LOOK_EVERY)
+
+
+@click.group(cls=Listing)
+def reruns() -> None:
+    """List reruns, watch one, or cancel it."""
+
+
+@reruns.command("list")
+@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
+@asking
+def listed(asked: Asked, limit: int) -> None:
+    """List reruns, newest first."""
+    from oncebox.cli.desk import open_desk
+    from oncebox.cli.show import print_json, print_table, stamp
+
+    found = open_desk(asked).reruns({"limit": str(limit)})
+    if asked.as_json:
+        print_json(found)
+        return
+    counts = ("state", "matched", "queued", "done", "dead", "skipped")
+    rows = [
+        (one["id"], stamp(one["created_at"]), one["who"], *(one[name] for name in counts), _filter(one))
+        for one in found["reruns"]
+    ]
+    print_table(("id", "at (utc)", "who", *counts, "what"), rows)
+
+
+@reruns.command()
+@click.argument("number", metavar="ID", type=click.IntRange(1))
+@click.option("--wait/--no-wait", default=None, help="Show the progress until it has ended; the default on a terminal.")
+@asking
+def show(asked: Asked, number: int, *, wait: bool | None) -> None:
+    """Show one rerun; on a terminal, follow it until it has ended."""
+    from oncebox.cli.desk import open_desk
+    from oncebox.cli.show import print_facts, print_json
+
+    desk = open_desk(asked)
+    found = desk.rerun(number)
+    if (
+        found["state"] == "running"
+        and desk.live
+        and (sys.stdout.isatty() and not asked.as_json if wait is None else wait)
+    ):
+        found = _follow(desk, number, shown=not asked.as_json)
+    if asked.as_json:
+        print_json(found)
+        return
+    names = ("id", "state", "matched", "queued", "done", "dead", "skipped", "rate", "who", "created_at", "finished_at")
+    print_facts([*((name, found[name]) for name in names), ("what", _filter(found))])
+
+
+@reruns.command()
+@click.argument("number", metavar="ID", type=click.IntRange(1))
+@asking
+def cancel(asked: Asked, number: int) -> None:
+    """Queue nothing more of a rerun; what is queued is still processed."""
+    from oncebox.cli.desk import open_desk
+    from oncebox.cli.show import print_json
+
+    found = open_desk(asked).cancel(number)
+    if asked.as_json:
+        print_json(found)
+    else:
+        left = found["queued"] - found["done"] - found["dead"]
+        more = f"; {left} that were queued are still processed" if left and found["state"] == "cancelled" else ""
+        click.echo(f"rerun {found['id']} is {found['state']}{more}")
+
+
+def _filter(one: Json) -> str:
+    """In short: what was asked for."""
+    shown = dict(one["filter"])
+    if "seqs" in shown:
+        seqs = shown["seqs"]
+        shown["seqs"] = ",".join(map(str, seqs[:5])) + (",…" if len(seqs) > 5 else "")
+    if one["to"]:
+        shown["to"] = ",".join(one["to"])
+    return " ".join(f"{name}={value}" for name, value in shown.items()) + (" again" if one["again"] else "")
