@@ -22,6 +22,40 @@ class HeadTooBig(Exception):
     """Ends the parsing of a request."""
 
 
+class Corked:
+    """A transport that sends the head of an answer together with its body: one system call and one packet for two.
+
+    Only a head that announces a length waits, since its body is written right behind it.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send, or keep a head until the next piece."""
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1.1 ") and b"\r\ncontent-length: " in data and data.endswith(b"\r\n\r\n"):
+            self._head = data
+            return
+        self._transport.write(data)
+
+    def flush(self) -> None:
+        """Send a head that no body follows."""
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
+
+    def close(self) -> None:
+        """Send what waits, then close."""
+        self.flush()
+        self._transport.close()
+
+
 class Protocol(HttpToolsProtocol):
     """Answers a head over the limit with 431 and what is no HTTP with 400, as problems, then hangs up."""
 
@@ -30,6 +64,9 @@ class Protocol(HttpToolsProtocol):
     _head = 0
     _chunk = 0
     _answering: RequestResponseCycle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(Corked(transport))  # type: ignore[arg-type]  # it is one by its methods
 
     def data_received(self, data: bytes) -> None:
         self._chunk = len(data)
@@ -54,6 +91,7 @@ class Protocol(HttpToolsProtocol):
             self._answering = self.cycle
 
     def on_response_complete(self) -> None:
+        self.transport.flush()  # type: ignore[attr-defined]  # it is Corked
         following = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         self._answering = following

@@ -29,7 +29,8 @@ def create_ingress(inbox: Inbox, *, path: str = "/in") -> ASGIRouteHandler:
             await send({"type": "websocket.close", "code": 1000, "reason": ""})
             return
         # Litestar leaves what follows the mount, with a slash at both ends: "/demo/".
-        await _serve(inbox, scope["path"][1:-1], scope, receive, send)
+        name = scope["path"][1:-1] if scope["path"][0] == "/" else ""
+        await _serve(inbox, name, scope, receive, send)
 
     return ingress
 
@@ -41,7 +42,7 @@ def in_front_of(app: ASGIApp, inbox: Inbox, *, path: str = "/in") -> ASGIApp:
 
     async def entry(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.HTTP and scope["path"].startswith(start):
-            await _serve(inbox, scope["path"][skip:].removesuffix("/"), scope, receive, send)
+            await _serve(inbox, scope["path"][skip:].strip("/"), scope, receive, send)
         else:
             await app(scope, receive, send)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import MediaType, Request, Response, delete, get, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
 
 from oncebox.clock import wall_clock
 from oncebox.config import Config
@@ -30,7 +31,7 @@ def create_rerun_routes(
     names = [one.name for one in known]
 
     @post("/events/{seq:int}/rerun", opt=ADMIN, summary="Run one event again", status_code=202)
-    async def rerun_event(request: Asked, seq: int) -> Response[Any]:
+    async def rerun_event(request: Asked, seq: FromPath[int]) -> Response[Any]:
         order = rerunning.read_one_order(await request.body())
         made = await rerunning.rerun_event(store, seq, order, names, who=_who(request), now=now())
         ring()
@@ -50,12 +51,12 @@ def create_rerun_routes(
         return _json(await store.read(rerunning.reruns(given_in(request))))
 
     @get("/reruns/{number:int}", opt=ADMIN, summary="One rerun, and how far it has got")
-    async def one(request: Asked, number: int) -> Response[Any]:
+    async def one(request: Asked, number: FromPath[int]) -> Response[Any]:
         filters.check_names(given_in(request), ())
         return _json(await store.read(rerunning.rerun(number)))
 
     @delete("/reruns/{number:int}", opt=ADMIN, summary="Cancel a rerun: nothing more is queued", status_code=200)
-    async def cancel(request: Asked, number: int) -> Response[Any]:
+    async def cancel(request: Asked, number: FromPath[int]) -> Response[Any]:
         cancelled = await rerunning.cancel_rerun(store, number, who=_who(request), now=now())
         ring()
         return _json(cancelled)
@@ -78,12 +79,12 @@ def create_target_routes(
         return _json(await store.read(aims.targets(known, states())))
 
     @post("/targets/{name:str}/pause", opt=ADMIN, summary="Start nothing more for a target", status_code=200)
-    async def pause(request: Asked, name: str) -> Response[Any]:
+    async def pause(request: Asked, name: FromPath[str]) -> Response[Any]:
         why = aims.read_why(await request.body())
         return _json(await aims.pause(store, known, name, why, who=_who(request), now=now()))
 
     @post("/targets/{name:str}/resume", opt=ADMIN, summary="Undo a pause", status_code=200)
-    async def resume(request: Asked, name: str) -> Response[Any]:
+    async def resume(request: Asked, name: FromPath[str]) -> Response[Any]:
         return _json(await aims.resume(store, known, name, who=_who(request), now=now()))
 
     @get("/sources", opt=READ, summary="Sources and what each has sent")
