@@ -1,4 +1,4 @@
-"""The README and the code say the same. `ONCEBOX_WRITE_README=1 scripts/test tests/test_readme.py` brings it up to date."""
+"""The README and the code say the same; `ONCEBOX_WRITE_README=1 scripts/test tests/test_readme.py` makes it so."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GENERATED: dict[str, Callable[[], str]] = {"settings": settings, "commands": com
 @pytest.mark.parametrize("name", GENERATED)
 def test_the_reference_is_what_the_code_says(name: str) -> None:
     text = README.read_text(encoding="utf-8")
-    pattern = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.S)
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
     found = pattern.search(text)
     assert found is not None, f"README.md has no part between <!-- {name} --> and <!-- /{name} -->"
     wanted = GENERATED[name]()

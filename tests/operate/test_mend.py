@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import anyio
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from litestar import Litestar
-from litestar.testing import AsyncTestClient
 
 from oncebox.config import Config
 from oncebox.model import Planned
@@ -33,7 +33,7 @@ KNOWN = (Known("handler", "handler"), Known("shop", "url"))
 class Desk:
     """Somebody with a token who orders things."""
 
-    def __init__(self, client: AsyncTestClient[Litestar], store: SQLiteStore, feeder: Feeder) -> None:
+    def __init__(self, client: httpx.AsyncClient, store: SQLiteStore, feeder: Feeder) -> None:
         self.client = client
         self.store = store
         self.feeder = feeder
@@ -83,7 +83,10 @@ async def desk(config: Config, store: SQLiteStore) -> AsyncIterator[Desk]:
         openapi_config=None,
         logging_config=None,
     )
-    async with AsyncTestClient(app) as client:
+    # In this event loop, as under uvicorn; Litestar's own client runs the app in another thread.
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(cast("Any", app)), base_url="http://127.0.0.1:8640"
+    ) as client:
         yield Desk(client, store, feeder)
 
 

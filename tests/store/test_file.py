@@ -135,7 +135,9 @@ def test_a_process_that_is_killed_leaves_no_stale_lock(database: Path) -> None:
     script = (
         "import asyncio, os, signal, sys\nfrom pathlib import Path\n"
         "from oncebox.store.sqlite import open_store\n"
-        "async def main():\n    async with open_store(Path(sys.argv[1])):\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "async def main():\n"
+        "    async with open_store(Path(sys.argv[1])):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(main())\n"
     )
     app = str(Path(__file__).parents[2] / "app")

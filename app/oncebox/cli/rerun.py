@@ -28,7 +28,7 @@ Json = dict[str, Any]
 @click.option("--where", multiple=True, metavar="POINTER=JSON", help="Only where the body has this value there.")
 @click.option("--all", "all_", is_flag=True, help="Really all history, without any filter.")
 @click.option("--rate", type=click.FloatRange(0, 100_000, min_open=True), help="At most so many deliveries a second.")
-@click.option("--again", is_flag=True, help="Under new names: see below.")
+@click.option("--again", is_flag=True, help="Under new names: see above.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @click.option("--wait/--no-wait", default=None, help="Show the progress until it has ended; the default on a terminal.")
 @asking

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import anyio
 
@@ -25,7 +26,7 @@ log = logging.getLogger("oncebox.drain")
 
 class Attempt:
     """Holds its slot until the work has really ended; `on_stuck` is told when it goes on after its time was up, and
-    `judge` has the last word on its verdict (None: given back)."""
+    `judge` has the last word on its verdict (None: given back). `on_ended` is told when only the writing is left."""
 
     def __init__(
         self,
@@ -36,51 +37,70 @@ class Attempt:
         jitter: Callable[[], float],
         on_stuck: Callable[[], None],
         judge: Callable[[Verdict | None], Verdict | None] | None = None,
+        on_ended: Callable[[], None] | None = None,
+        write: Callable[[Settled], Awaitable[bool]] | None = None,
     ) -> None:
         self.target = target
         self.claimed = claimed
         self.stuck = False
+        self.ended = False
         self._ledger = ledger
         self._now = now
         self._jitter = jitter
         self._on_stuck = on_stuck
         self._judge = judge
+        self._on_ended = on_ended
+        self._write = write
         self._stopping = False
         self._scope = anyio.CancelScope(shield=True)
-        self._task: asyncio.Task[Verdict] | None = None
+        self._task: asyncio.Task[Any] | None = None
 
     async def run(self) -> None:
         """Deliver, then have the outcome written. Ends early only by `abandon`."""
+        if self.target.keeps_time:
+            self._task = asyncio.current_task()
+            await self._run()
+            return
         with self._scope:
-            started_at, begin = self._now(), time.monotonic()
-            verdict = await self._verdict()
-            duration = round((time.monotonic() - begin) * 1_000_000)
-            if self._judge is not None:
-                verdict = self._judge(verdict)
-            if verdict is None:
-                await self._ledger.release([self.claimed])
-            else:
-                await self._settle(verdict, started_at, duration)
+            await self._run()
+
+    async def _run(self) -> None:
+        started_at, begin = self._now(), time.monotonic()
+        verdict = await self._verdict()
+        duration = round((time.monotonic() - begin) * 1_000_000)
+        if self._judge is not None:
+            verdict = self._judge(verdict)
+        if self._on_ended is not None:
+            self.ended = True
+            self._on_ended()
+        if verdict is None:
+            await self._ledger.release([self.claimed])
+        else:
+            await self._settle(verdict, started_at, duration)
 
     @property
     def working(self) -> bool:
         """The work has not ended yet; what remains otherwise is to write its outcome."""
-        return self._task is None or not self._task.done()
+        return not self.ended and (self._task is None or not self._task.done())
 
     def stop(self) -> None:
         """The process stops: cancel the work. If that ends it, the attempt does not count."""
         self._stopping = True
-        if self._task is not None:
+        if self._task is not None and not self.ended:
             self._task.cancel()
 
     def abandon(self) -> None:
         """Wait no longer, whatever the work does."""
         self._scope.cancel()
+        if self.target.keeps_time and self._task is not None:
+            self._task.cancel()
 
     async def _verdict(self) -> Verdict | None:
         """How it ended; None if the stop ended it."""
         if self._is_stopping():
             return None
+        if self.target.keeps_time:
+            return await self._uncut()
         # A plain task: an anyio scope cancels again at every await, so that a handler which ignores it would spin.
         self._task = task = asyncio.create_task(
             self._target_work(), name=f"{self.target.name}:{self.claimed.event.seq}"
@@ -97,6 +117,15 @@ class Attempt:
         if task.cancelled():
             return None if self._is_stopping() else CANCELLED
         return task.result()
+
+    async def _uncut(self) -> Verdict | None:
+        """Of a target that ends in time by itself."""
+        try:
+            return await self._target_work()
+        except asyncio.CancelledError:
+            if not self._is_stopping():
+                raise
+            return None
 
     def _is_stopping(self) -> bool:
         return self._stopping
@@ -124,7 +153,11 @@ class Attempt:
     async def _settle(self, verdict: Verdict, started_at: int, duration: int) -> None:
         outcome = self._settled(verdict, started_at, duration)
         otherwise = None if verdict.staged is None else self._settled(STAGED_FAILED, started_at, duration)
-        if await self._ledger.settle(outcome, verdict.staged, otherwise):
+        if self._write is not None and verdict.staged is None:
+            current = await self._write(outcome)
+        else:
+            current = await self._ledger.settle(outcome, verdict.staged, otherwise)
+        if current:
             report(outcome, verdict.reason)
         else:
             log.info("late result dropped target=%s seq=%d", self.target.name, self.claimed.event.seq)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 from oncebox.drain.retry import RetryPolicy
 from oncebox.drain.verdict import OK, Verdict, bounded, of_timeout
@@ -29,6 +32,7 @@ class CommandTarget:
 
     in_process = False
     stoppable = True
+    keeps_time = True
 
     def __init__(
         self,
@@ -47,9 +51,7 @@ class CommandTarget:
         self.concurrency = concurrency
         self.rate = rate
         self.retry = retry or RetryPolicy()
-        # The time is kept here, since the end of a whole process group takes its own; the drain's is a safety net.
-        self.timeout = timeout + mercy + 1
-        self._seconds = timeout
+        self.timeout = timeout
         self._mercy = mercy
         self._command = tuple(command)
         self._folder = folder
@@ -58,14 +60,14 @@ class CommandTarget:
 
     async def deliver(self, claimed: Claimed) -> Verdict:
         """Run it to its end, or until its time is up. Raises only CancelledError, with the program ended."""
-        loop = asyncio.get_running_loop()
         try:
-            transport, run = await loop.subprocess_exec(
-                lambda: Run(loop.create_future),
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
+            # Not the loop's own way: uvloop's lets a program inherit what others have made inheritable.
+            process = subprocess.Popen(  # noqa: ASYNC220, S603  no shell; it returns when the program has started, which is at once
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
                 cwd=self._folder,
                 env=self._environ | about(claimed),
                 start_new_session=True,
@@ -74,47 +76,91 @@ class CommandTarget:
         except (OSError, ValueError) as error:
             why = f"{self._command[0]} cannot be started: {getattr(error, 'strerror', None) or error}"
             return Verdict(outcome="unreachable", error=bounded(why), reason=type(error).__name__, down=True)
+        run = Run(process)
         try:
-            return await self._follow(transport, run, claimed.event.raw)
+            return await self._follow(run, claimed.event.raw)
         finally:
-            transport.close()
+            run.close()
 
-    async def _follow(self, transport: asyncio.SubprocessTransport, run: Run, body: bytes) -> Verdict:
-        group = transport.get_pid()
-        stdin = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
-        stdin.write(body)
-        stdin.close()
+    async def _follow(self, run: Run, body: bytes) -> Verdict:
         try:
-            ended = await _within(run.exited, self._seconds)
-            if not ended:
-                await _end(group, run, self._mercy)
-                return of_timeout(self._seconds)
+            await run.talk(body)
+            if not await _within(run.exited, self.timeout):
+                await run.end(self._mercy)
+                return of_timeout(self.timeout)
         except asyncio.CancelledError:
-            await _end(group, run, LAST_MOMENT)
+            await run.end(LAST_MOMENT)
             raise
         await _within(run.silent, LAST_WORDS)
-        return of_exit(transport.get_returncode() or 0, bytes(run.tail))
+        return of_exit(run.exited.result(), bytes(run.tail))
 
 
-class Run(asyncio.SubprocessProtocol):
-    """What is seen of a running program: the end of what it says, its exit, and the end of its output."""
+class Input(asyncio.BaseProtocol):
+    """The way into a program, which either side may close first."""
 
-    def __init__(self, future: Callable[[], asyncio.Future[None]]) -> None:
-        self.exited = future()
-        self.silent = future()
+    lost = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+
+
+class Run(asyncio.Protocol):
+    """A running program: the end of what it says, its exit, and the end of its output."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self.silent: asyncio.Future[None] = loop.create_future()
         self.tail = bytearray()
+        self._process = process
+        self._input = Input()
+        self._stdin: asyncio.WriteTransport | None = None
+        self._stdout: asyncio.ReadTransport | None = None
+        threading.Thread(target=self._wait, name=f"command {process.pid}", daemon=True).start()
 
-    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
-        self.tail += data if isinstance(data, bytes) else data.encode()
+    async def talk(self, body: bytes) -> None:
+        """Give it the body, and begin to listen."""
+        self._stdin, _ = await self._loop.connect_write_pipe(lambda: self._input, self._process.stdin)
+        self._stdin.write(body)
+        self._stdin.close()
+        self._stdout, _ = await self._loop.connect_read_pipe(lambda: self, self._process.stdout)
+
+    async def end(self, mercy: float) -> None:
+        """End the whole process group: ask, wait a moment, then kill what is left of it."""
+        try:
+            self._signal(signal.SIGTERM)
+            await _within(self.exited, mercy)
+        finally:
+            self._signal(signal.SIGKILL)
+        await _within(self.exited, LAST_MOMENT)
+
+    def close(self) -> None:
+        """Neither talk nor listen any more."""
+        if self._stdin is not None and not self._input.lost:
+            self._stdin.abort()  # what was not read by now is read by nobody
+        if self._stdout is not None:
+            self._stdout.close()
+
+    def data_received(self, data: bytes) -> None:
+        self.tail += data
         del self.tail[:-TAIL_BYTES]
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == 1 and not self.silent.done():
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.silent.done():
             self.silent.set_result(None)
 
-    def process_exited(self) -> None:
+    def _wait(self) -> None:
+        code = self._process.wait()
+        with suppress(RuntimeError):  # the loop may have ended meanwhile
+            self._loop.call_soon_threadsafe(self._exited, code)
+
+    def _exited(self, code: int) -> None:
         if not self.exited.done():
-            self.exited.set_result(None)
+            self.exited.set_result(code)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
 
 
 def about(claimed: Claimed) -> dict[str, str]:
@@ -152,23 +198,6 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
-async def _within(future: asyncio.Future[None], seconds: float) -> bool:
+async def _within(future: asyncio.Future[Any], seconds: float) -> bool:
     done, _ = await asyncio.wait({future}, timeout=seconds)
     return bool(done)
-
-
-async def _end(group: int, run: Run, mercy: float) -> None:
-    """End the whole process group: ask, wait a moment, then kill what is left of it."""
-    try:
-        _kill(group, signal.SIGTERM)
-        await _within(run.exited, mercy)
-    finally:
-        _kill(group, signal.SIGKILL)
-    await _within(run.exited, LAST_MOMENT)
-
-
-def _kill(group: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return

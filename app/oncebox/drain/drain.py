@@ -179,6 +179,8 @@ class Drain:
             await shared.pulse.until(lambda: not shared.attempts)
         left = list(shared.attempts)
         with anyio.move_on_after(LAST_MOMENT):
+            for lane in self._lanes.values():
+                await lane.give_back()
             await shared.ledger.release([attempt.claimed for attempt in left if attempt.working])
             await shared.ledger.insist("release_held", lambda: shared.store.release_held(shared.now()))
         for attempt in left:

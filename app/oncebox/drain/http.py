@@ -50,6 +50,7 @@ class URLTarget:
 
     in_process = False
     stoppable = True
+    keeps_time = True
 
     def __init__(
         self,
@@ -68,9 +69,7 @@ class URLTarget:
         self.concurrency = concurrency
         self.rate = rate
         self.retry = retry or RetryPolicy()
-        # The time is kept here, where it is known whether an answer has come; the drain's own is a safety net.
-        self.timeout = timeout + 3 * READING
-        self._seconds = timeout
+        self.timeout = timeout
         self._url = url
         self._key = key
         self._client = client
@@ -80,12 +79,12 @@ class URLTarget:
     async def deliver(self, claimed: Claimed) -> Verdict:
         """Post it, and judge the answer. Raises only CancelledError, and not once the receiver has said 2xx."""
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self.timeout):
                 response = await self._post(claimed)
         except aiohttp.ConnectionTimeoutError:
-            return _unreachable(f"no connection within {self._seconds * CONNECTING:g} s", "ConnectionTimeout")
+            return _unreachable(f"no connection within {self.timeout * CONNECTING:g} s", "ConnectionTimeout")
         except TimeoutError:
-            return of_timeout(self._seconds)
+            return of_timeout(self.timeout)
         except (aiohttp.ClientConnectorError, aiohttp.ClientSSLError) as error:
             return _unreachable(f"cannot be reached: {error}", type(error).__name__)
         except (aiohttp.ClientError, OSError) as error:

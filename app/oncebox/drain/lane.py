@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections import deque
+from typing import Any
 
 import anyio
 
 from oncebox.drain.attempt import Attempt
 from oncebox.drain.backlog import Backlog
 from oncebox.drain.outage import Outage
+from oncebox.drain.outcomes import Outcomes
 from oncebox.drain.pace import Pace
 from oncebox.drain.shared import LONGEST_REST, Rest, Shared
 from oncebox.drain.signal import Bell
 from oncebox.drain.target import Target
-from oncebox.model import Claimed
+from oncebox.model import Claimed, Settled
+
+# Outcomes that wait to be written while more is started, and deliveries that are claimed in advance.
+UNWRITTEN = 256
+MOST_AHEAD = 128
+AHEAD = 0.02
 
 log = logging.getLogger("oncebox.drain")
 
@@ -30,6 +39,14 @@ class Lane:
         # What runs in this process cannot be down.
         self.outage = None if target.in_process else Outage(target.name, target.retry)
         self._shared = shared
+        # Claimed and not started: only for targets that end faster than claims are written.
+        self._ready: deque[Claimed] = deque()
+        self._ahead = 0
+        self._ended = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._since = 0.0
+        self._outcomes = Outcomes(shared.ledger)
+        self._unwritten = 0
         self._busy = 0
         self._stuck = 0
         self.asleep = False
@@ -38,7 +55,7 @@ class Lane:
     @property
     def resting(self) -> bool:
         """Nothing runs, nothing is due, and nobody has rung."""
-        return self.asleep and not self.bell.rung and self._busy == 0
+        return self.asleep and not self.bell.rung and not (self._busy or self._ready or self._unwritten)
 
     @property
     def stuck(self) -> bool:
@@ -54,6 +71,8 @@ class Lane:
         """Fill the free slots; without room, rest until a slot is free or the rate allows more."""
         self.bell.quiet()
         looked_at = self._shared.now()
+        if self._ready and self.down:
+            await self.give_back()
         await self._come_back()
         room, took = await self._fill()
         if self._shared.stopping or (room and took == room):
@@ -63,15 +82,28 @@ class Lane:
     def begin(self, claimed: Claimed) -> Attempt:
         """Start one attempt; it takes a slot, whether one is free or not."""
         shared = self._shared
-        judge = None if self.outage is None else self.outage.judge(claimed)
-        attempt = Attempt(self.target, claimed, shared.ledger, shared.now, shared.jitter, self._on_stuck, judge)
+        more: tuple[Any, ...] = ()
+        if self.outage is not None:
+            more = (self.outage.judge(claimed), self._on_ended, self._write)
+        attempt = Attempt(self.target, claimed, shared.ledger, shared.now, shared.jitter, self._on_stuck, *more)
         self._busy += 1
         if self.target.in_process:
             shared.gate.join()
         shared.attempts.add(attempt)
+        if self.target.keeps_time:
+            # A plain task, which costs a third: who keeps time needs no scope, and the stop waits for each attempt.
+            task = asyncio.create_task(self._follow(attempt))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return attempt
         assert shared.group is not None
         shared.group.start_soon(self._follow, attempt)
         return attempt
+
+    async def give_back(self) -> None:
+        """What was claimed and has not started is claimed again later."""
+        ready, self._ready = list(self._ready), deque()
+        await self._shared.ledger.release(ready)
 
     async def _come_back(self) -> None:
         """After an outage, what failed meanwhile is due again in its old place, and all of it is a backlog."""
@@ -86,11 +118,14 @@ class Lane:
         allowed = self._pace.room(now)
         if self.outage is not None:
             allowed = min(allowed, self.outage.breaker.room(now))
-        return int(max(0, min(self.target.concurrency - self._busy, allowed)))
+        free = self.target.concurrency + self._ahead - self._busy - len(self._ready)
+        if self._unwritten > UNWRITTEN + self.target.concurrency or len(self._ready) > self._ahead // 2:
+            return 0
+        return int(max(0, min(free, allowed)))
 
     def _full(self) -> Rest:
         """Without room: until a slot is free, which rings, or until the rate or the breaker allows more."""
-        if self._busy >= self.target.concurrency:
+        if self._busy >= self.target.concurrency or self._ready or self._unwritten:
             return Rest(LONGEST_REST)
         now = time.monotonic()
         wait = self._pace.wait(now)
@@ -117,7 +152,15 @@ class Lane:
                 self._shared.gate.leave()
         if room:
             self.backlog = self.backlog.after(room, took)
+            self._look_ahead()
         return room, took
+
+    def _look_ahead(self) -> None:
+        """Claim in advance what ends within a moment; nothing where each is waited for."""
+        now = time.monotonic()
+        if self.outage is not None and self.target.rate is None:
+            self._ahead = min(int(self._ended / max(now - self._since, 0.001) * AHEAD), MOST_AHEAD)
+        self._ended, self._since = 0, now
 
     async def _claim(self, room: int, since: int = 0) -> int:
         claimed = await self._shared.store.claim(self.target.name, room, self._shared.now(), since)
@@ -125,9 +168,15 @@ class Lane:
             await self._shared.ledger.release(claimed)
             return 0
         self._pace = self._pace.took(len(claimed), time.monotonic())
-        for one in claimed:
-            self.begin(one)
+        self._ready += claimed
+        self._start_ready()
         return len(claimed)
+
+    def _start_ready(self) -> None:
+        while self._ready and not self._shared.stopping and self._busy < self.target.concurrency:
+            if self.outage is not None and not self.outage.breaker.room(time.monotonic()):
+                return
+            self.begin(self._ready.popleft())
 
     async def _follow(self, attempt: Attempt) -> None:
         try:
@@ -135,14 +184,33 @@ class Lane:
         except Exception:
             log.exception("attempt lost target=%s seq=%d", self.target.name, attempt.claimed.event.seq)
         finally:
-            self._busy -= 1
+            if attempt.ended:
+                self._unwritten -= 1
+            else:
+                self._busy -= 1
             if attempt.stuck:
                 self._stuck -= 1
             elif self.target.in_process:
                 self._shared.gate.leave()
             self._shared.attempts.discard(attempt)
-            self.bell.ring()
+            self._ring()
             self._shared.pulse.beat()
+
+    def _on_ended(self) -> None:
+        """The slot is free for the next one while the outcome of this one is being written."""
+        self._busy -= 1
+        self._unwritten += 1
+        self._ended += 1
+        self._start_ready()
+        self._ring()
+
+    async def _write(self, settled: Settled) -> bool:
+        assert self._shared.group is not None
+        return await self._outcomes.settle(settled, self._shared.group)
+
+    def _ring(self) -> None:
+        if len(self._ready) <= self._ahead // 2 or self.down:
+            self.bell.ring()
 
     def _on_stuck(self) -> None:
         """It may go on for ever, so nobody who wants to be alone waits for it."""

@@ -39,6 +39,10 @@ class Ledger:
             failed = msgspec.structs.replace(otherwise or settled, error=bounded(f"staged: {error}"))
             return await self.insist("settle", lambda: self._store.settle(failed))
 
+    async def settle_all(self, settled: Sequence[Settled]) -> list[bool]:
+        """Write how attempts without staged writes ended, all in one go."""
+        return await self.insist("settle_all", lambda: self._store.settle_all(settled))
+
     async def release(self, claimed: Sequence[Claimed]) -> None:
         """Give deliveries back that were not tried; their attempts do not count."""
         if claimed:

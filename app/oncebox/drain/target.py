@@ -19,7 +19,8 @@ from oncebox.store import Store
 class Target(Protocol):
     """Where deliveries go. `in_process`: it could take the process with it, so its suspects run alone.
 
-    `stoppable`: cancelling `deliver` ends the work. One that is not is left to end by itself.
+    `stoppable`: cancelling `deliver` ends the work. One that is not is left to end by itself. `keeps_time`: it ends by
+    its timeout by itself, and at once when it is cancelled.
     """
 
     @property
@@ -36,6 +37,8 @@ class Target(Protocol):
     def in_process(self) -> bool: ...
     @property
     def stoppable(self) -> bool: ...
+    @property
+    def keeps_time(self) -> bool: ...
 
     async def deliver(self, claimed: Claimed) -> Verdict:
         """Do it, and judge how it ended. Raises only CancelledError."""
@@ -46,6 +49,7 @@ class HandlerTarget:
     """A blocking or async handler as a target."""
 
     in_process = True
+    keeps_time = False
 
     def __init__(self, handler: Handler[..., Any], store: Store, now: Callable[[], int]) -> None:
         self.name = handler.name

@@ -74,8 +74,8 @@ class Feeder:
             return wait
         self._patience.pop(rerun.id, None)
         self._found.pop(rerun.id, None)
-        now = self._now()
-        woken = await self._store.change(lambda db, books: feed(db, rerun, found, now, books))
+        now, skipping = self._now(), self._store.routing.skipping
+        woken = await self._store.change(lambda db, books: feed(db, rerun, found, now, books, skipping))
         self._store.writer.tell(woken)
         return len(found.picked) / rerun.rate if rerun.rate else 0.0
 

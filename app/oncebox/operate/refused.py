@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 from litestar import MediaType, Request, Response, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
 
 from oncebox.clock import wall_clock
 from oncebox.errors import Rejected
@@ -59,7 +60,7 @@ async def accept_refused(store: SQLiteStore, again: Again, n: int, *, trust: boo
     if said.status >= 300:
         raise _refused_again(n, said)
     detail = f"{n} of {refused.source}{', signature not looked at' if trust else ''}"
-    await store.refused_accepted(n, now, who, detail)
+    await store.change(lambda db, _: refusals.accepted(db, n, now, who, detail))
     return {
         "n": n,
         "source": refused.source,
@@ -86,7 +87,7 @@ def create_refused_routes(
     """The routes below /api that accept refused requests."""
 
     @post("/refused/{n:int}/accept", opt={MAY: "admin"}, summary="Accept a refused request after all", status_code=200)
-    async def accept(request: Request[Any, Any, Any], n: int) -> Response[Any]:
+    async def accept(request: Request[Any, Any, Any], n: FromPath[int]) -> Response[Any]:
         trust = _trust(await request.body())
         who = request.state["who"].name
         found = await accept_refused(store, again, n, trust=trust, who=who, now=now())

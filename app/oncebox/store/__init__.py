@@ -100,6 +100,10 @@ class Store(Protocol):
         in its place with the reason. False: the attempt is no longer the current one and nothing was written."""
         ...
 
+    async def settle_all(self, settled: Sequence[Settled]) -> list[bool]:
+        """Write how several attempts ended, in one transaction; for each whether it was the current one."""
+        ...
+
     async def process(self, targets: Sequence[str], runner: Runner, now: Callable[[], int]) -> Slice:
         """Run one slice (about 5 ms) of due deliveries of transactional targets. `more`: something is still due."""
         ...

@@ -12,6 +12,7 @@ import msgspec
 from oncebox.encoding import decode
 from oncebox.model import Claimed, Event, event_headers
 from oncebox.store.books import Books
+from oncebox.store.routing import Routing
 from oncebox.store.settles import end
 from oncebox.store.statement import members, own
 
@@ -60,9 +61,10 @@ Row = tuple[Any, ...]
 class Claims:
     """Takes what is due of a target. Remembers which source came last, so that the next one begins."""
 
-    def __init__(self, boot: str, instance: str) -> None:
+    def __init__(self, boot: str, instance: str, routing: Routing) -> None:
         self.boot = boot
         self.instance = instance
+        self._routing = routing
         self._last: dict[tuple[str, int], str] = {}
 
     def take(
@@ -130,7 +132,8 @@ class Claims:
             try:
                 started.append(claimed(row, self.instance))
             except (ValueError, msgspec.MsgspecError) as error:
-                _set_aside(db, row, f"the stored event cannot be read: {error}", now, books)
+                why = f"the stored event cannot be read: {error}"
+                _set_aside(db, row, why, now, books, self._routing.skipping)
                 continue
             by_target.setdefault(row[1], []).append(row[0])
             books.entries.moved(row[2], "pending", "running", now)
@@ -153,11 +156,11 @@ def give_back(db: sqlite3.Connection, taken: Iterable[Claimed], now: int, books:
             books.entries.moved(one.event.source, "running", "pending", now)
 
 
-def _set_aside(db: sqlite3.Connection, row: Row, why: str, now: int, books: Books) -> None:
+def _set_aside(db: sqlite3.Connection, row: Row, why: str, now: int, books: Books, skipping: frozenset[str]) -> None:
     """One unreadable row must not stop the others: it is dead, with the reason."""
     order_key, rerun = db.execute(SET_ASIDE, (why, now, row[0], row[1])).fetchone()
     books.entries.moved(row[2], "pending", "dead", now)
-    end(db, row[1], "dead", order_key, rerun, now, books)
+    end(db, row[1], "dead", order_key, rerun, now, books, skips=row[1] in skipping)
 
 
 def claimed(row: Row, instance: str) -> Claimed:

@@ -35,7 +35,14 @@ POISON = (
 )
 
 
-def recover(db: sqlite3.Connection, boot: str, python_targets: Sequence[str], now: int, books: Books) -> int:
+def recover(
+    db: sqlite3.Connection,
+    boot: str,
+    python_targets: Sequence[str],
+    now: int,
+    books: Books,
+    skipping: frozenset[str] = frozenset(),
+) -> int:
     """Deliveries left running by another boot become pending; the number of suspects among them.
 
     Only Python handlers can take the process with them. A first death may be a neighbour's, or somebody's `kill -9`:
@@ -56,7 +63,7 @@ def recover(db: sqlite3.Connection, boot: str, python_targets: Sequence[str], no
             why = POISON.format(deaths=deaths, alone=deaths - 1)
             order_key, rerun = db.execute(RECOVER, ("dead", 0, now, "crashed", why, now, seq, target)).fetchone()
             books.entries.moved(source, "running", "dead", now)
-            end(db, target, "dead", order_key, rerun, now, books)
+            end(db, target, "dead", order_key, rerun, now, books, skips=target in skipping)
             continue
         due = now + REST if deaths > 1 else now
         db.execute(RECOVER, ("pending", deaths, due, "crashed", None, None, seq, target)).fetchone()

@@ -62,9 +62,13 @@ MAKE = own(
     "select seq, ?, source, ?, ?, ?, ?, ? from events where seq = ? on conflict do nothing returning source"
 )
 ROUTED = own("select exists (select 1 from deliveries where seq = ?)")
-HEAD = own(
-    "select seq, state from deliveries where target = ? and order_key = ? and order_key is not null "
-    "and state <> 'done' order by seq limit 1"
+FLYING = own(
+    "select exists (select 1 from deliveries indexed by deliveries_flying where order_key is not null "
+    "and state in ('pending', 'running') and target = ? and order_key = ?)"
+)
+EARLIER = own(
+    "select exists (select 1 from deliveries where target = ? and order_key = ? and order_key is not null "
+    "and state <> 'done' and state <> ? and seq < ?)"
 )
 DEAD = own(
     "select target, run, order_key from deliveries where seq = ? and state = 'dead' and outcome <> 'crashed' "
@@ -135,14 +139,16 @@ def open_reruns(db: sqlite3.Connection) -> list[Rerun]:
     return [_rerun(row) for row in db.execute(OPEN)]
 
 
-def feed(db: sqlite3.Connection, rerun: Rerun, piece: Piece, now: int, books: Books) -> set[str]:
+def feed(
+    db: sqlite3.Connection, rerun: Rerun, piece: Piece, now: int, books: Books, skipping: frozenset[str] = frozenset()
+) -> set[str]:
     """Queue what was found next and move the position with it; the targets to wake. Nothing happens if the rerun was
-    cancelled or has moved meanwhile."""
+    cancelled or has moved meanwhile. `skipping` are the targets whose order goes on past a dead delivery."""
     fed = piece.position >= rerun.upto
     moved = db.execute(ADVANCE, (piece.position, int(fed), piece.skipped, rerun.id, rerun.position))
     if not moved.rowcount:
         return set()
-    queued = [one for one in piece.picked if put_back(db, one, rerun.id, HISTORY, now, books)]
+    queued = [one for one in piece.picked if put_back(db, one, rerun.id, HISTORY, now, books, skipping)]
     db.execute(QUEUED, (len(queued), len(piece.picked) - len(queued), rerun.id))
     if fed:
         db.execute(FINISH, (now, rerun.id))
@@ -154,13 +160,21 @@ def cancel(db: sqlite3.Connection, id: int, now: int) -> bool:
     return db.execute(CANCEL, (now, id)).rowcount > 0
 
 
-def put_back(db: sqlite3.Connection, one: Picked, rerun: int | None, lane: int, now: int, books: Books) -> bool:
+def put_back(
+    db: sqlite3.Connection,
+    one: Picked,
+    rerun: int | None,
+    lane: int,
+    now: int,
+    books: Books,
+    skipping: frozenset[str],
+) -> bool:
     """Have one delivery processed again from its first attempt; its last one is kept. False: it is not as it was found,
     and stays as it is."""
     if db.execute(BODY, (one.seq,)).fetchone() is None:
         return False
     if one.run == 0:
-        return _make(db, one, rerun, lane, now, books)
+        return _make(db, one, rerun, lane, now, books, skipping)
     row = db.execute(ENDED, (one.seq, one.target, one.run)).fetchone()
     if row is None:
         return False
@@ -168,7 +182,7 @@ def put_back(db: sqlite3.Connection, one: Picked, rerun: int | None, lane: int, 
     if outcome is not None and started_at is not None:
         kept = (one.seq, one.target, one.run, attempts, started_at, duration, outcome, error)
         db.execute(KEEP_ATTEMPT, kept)
-    state = _turn(db, one.seq, one.target, order_key)
+    state = _turn(db, one, order_key, skipping)
     db.execute(AGAIN, (state, lane, now, rerun, one.seq, one.target))
     books.entries.moved(source, before, state, now)
     return True
@@ -181,7 +195,9 @@ def count_ended(db: sqlite3.Connection, rerun: int, state: str, now: int) -> Non
         db.execute(FINISH, (now, rerun))
 
 
-def revive(db: sqlite3.Connection, seq: int, now: int, books: Books) -> set[str]:
+def revive(
+    db: sqlite3.Connection, seq: int, now: int, books: Books, skipping: frozenset[str] = frozenset()
+) -> set[str]:
     """The sender repeats an event: what is dead of it gets a new run, once in ten minutes; the targets to wake.
 
     Not what ended the process: that would end it again, and is for a person to decide.
@@ -190,7 +206,7 @@ def revive(db: sqlite3.Connection, seq: int, now: int, books: Books) -> set[str]
     if not dead or not db.execute(REVIVE, (now, seq, now - REVIVED_EVERY)).rowcount:
         return set()
     picked = [Picked(seq, *row) for row in dead]
-    return {one.target for one in picked if put_back(db, one, None, LIVE, now, books)}
+    return {one.target for one in picked if put_back(db, one, None, LIVE, now, books, skipping)}
 
 
 def waiting(db: sqlite3.Connection, target: str, now: int, most: int) -> int:
@@ -218,10 +234,18 @@ def run_suffix(run: int) -> str:
     return f"~{run}"
 
 
-def _make(db: sqlite3.Connection, one: Picked, rerun: int | None, lane: int, now: int, books: Books) -> bool:
+def _make(
+    db: sqlite3.Connection,
+    one: Picked,
+    rerun: int | None,
+    lane: int,
+    now: int,
+    books: Books,
+    skipping: frozenset[str],
+) -> bool:
     """A delivery that the event never had."""
     (routed,) = db.execute(ROUTED, (one.seq,)).fetchone()
-    state = _turn(db, one.seq, one.target, one.order_key)
+    state = _turn(db, one, one.order_key, skipping)
     row = db.execute(MAKE, (one.target, lane, one.order_key, state, now, rerun, one.seq)).fetchone()
     if row is None:
         return False
@@ -231,15 +255,14 @@ def _make(db: sqlite3.Connection, one: Picked, rerun: int | None, lane: int, now
     return True
 
 
-def _turn(db: sqlite3.Connection, seq: int, target: str, order_key: str | None) -> str:
-    """`pending` if it comes before all that is unfinished of its key and nothing of that is in flight, else `parked`.
-
-    The first unfinished one tells: in flight it is either itself, or, if it is parked, a later one.
-    """
-    head: tuple[int, str] | None = None if order_key is None else db.execute(HEAD, (target, order_key)).fetchone()
-    if head is None or head[0] == seq:
+def _turn(db: sqlite3.Connection, one: Picked, order_key: str | None, skipping: frozenset[str]) -> str:
+    """`pending` if nothing of its key is in flight and no earlier one keeps it waiting, else `parked`."""
+    if order_key is None:
         return "pending"
-    return "pending" if head[0] > seq and head[1] == "dead" else "parked"
+    passed = "dead" if one.target in skipping else "done"
+    (flying,) = db.execute(FLYING, (one.target, order_key)).fetchone()
+    (waits,) = db.execute(EARLIER, (one.target, order_key, passed, one.seq)).fetchone()
+    return "parked" if flying or waits else "pending"
 
 
 def _rerun(row: Sequence[Any]) -> Rerun:

@@ -72,6 +72,9 @@ create index deliveries_open on deliveries (state, target, seq) where state in (
 create index deliveries_order on deliveries (target, order_key, seq)
   where order_key is not null and state <> 'done';
 
+create index deliveries_flying on deliveries (target, order_key)
+  where order_key is not null and state in ('pending', 'running');
+
 create table attempts (
   seq integer not null,
   target text not null,

@@ -21,11 +21,12 @@ RECORD = own(
 PROMOTE = own(
     "update deliveries set state = 'pending', due = ? where target = ? and state = 'parked' and seq = "
     "(select seq from deliveries where target = ? and order_key = ? and order_key is not null and state <> 'done' "
-    "and state <> ? order by seq limit 1) returning source"
+    "and state <> ? order by seq limit 1) and not exists (select 1 from deliveries indexed by deliveries_flying where "
+    "order_key is not null and state in ('pending', 'running') and target = ? and order_key = ?) returning source"
 )
 DEAD_KEYS = own(
-    "select distinct order_key from deliveries indexed by deliveries_open where state = 'dead' and target = ? "
-    "and order_key is not null"
+    "select distinct order_key from deliveries indexed by deliveries_open where state in ('parked', 'running', 'dead') "
+    "and state = 'dead' and target = ? and order_key is not null"
 )
 NOBODY: frozenset[str] = frozenset()
 OPEN = own("select state from deliveries where seq = ? and target = ? and run = ? and attempts = ?")
@@ -98,8 +99,10 @@ def current(db: sqlite3.Connection, settled: Settled) -> bool:
 def promote(
     db: sqlite3.Connection, target: str, order_key: str, now: int, books: Books, *, skips: bool = False
 ) -> None:
-    """The first unfinished delivery of a key, if it waits for its turn, has it now."""
-    row = db.execute(PROMOTE, (now, target, target, order_key, "dead" if skips else "done")).fetchone()
+    """The first unfinished delivery of a key, if it waits for its turn and nothing of the key is in flight, has it now:
+    one that is run again may wait for a later one."""
+    passed = "dead" if skips else "done"
+    row = db.execute(PROMOTE, (now, target, target, order_key, passed, target, order_key)).fetchone()
     if row is not None:
         books.entries.moved(row[0], "parked", "pending", now)
 

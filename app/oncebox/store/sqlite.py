@@ -120,7 +120,7 @@ class SQLiteStore:
         self.care = Care(self.path, self.books, self.routing, checkpoint=options.checkpoint, least=options.least)
         self.pauses.load(self._raw)
         self.guard = Guard(self._raw)
-        self.claims = Claims(self.boot, self.instance)
+        self.claims = Claims(self.boot, self.instance, self.routing)
         self.slices = Slices(
             self._raw,
             self.claims,
@@ -159,6 +159,11 @@ class SQLiteStore:
         if staged is None or not staged.statements:
             return await self.writer.submit(lambda db: settle(db, settled, self.books, self.routing.skipping))
         return await self.writer.slice(lambda db: self._settle_staged(db, settled, staged, otherwise or settled))
+
+    async def settle_all(self, settled: Sequence[Settled]) -> list[bool]:
+        """Write how several attempts ended, in one transaction; for each whether it was the current one."""
+        skipping = self.routing.skipping
+        return await self.writer.submit(lambda db: [settle(db, one, self.books, skipping) for one in settled])
 
     def _settle_staged(
         self, db: sqlite3.Connection, settled: Settled, staged: StagedWrites, otherwise: Settled
@@ -206,7 +211,8 @@ class SQLiteStore:
 
     async def recover(self, python_targets: Sequence[str], now: int) -> int:
         """Make deliveries that a dead process left running pending again; the number of suspects among them."""
-        return await self.writer.submit(lambda db: recover(db, self.boot, python_targets, now, self.books))
+        skipping = self.routing.skipping
+        return await self.writer.submit(lambda db: recover(db, self.boot, python_targets, now, self.books, skipping))
 
     async def pause(self, target: str, why: str, now: int) -> None:
         """Start nothing more for a target until it is resumed."""
@@ -225,10 +231,6 @@ class SQLiteStore:
     async def refuse(self, refused: Sequence[Refused], counts: Mapping[tuple[str, str], int], now: int) -> None:
         """Keep refused requests in their bounded ring and add (source, slug) counts to the books."""
         await self.writer.submit(lambda db: refusals.keep(db, refused, counts, now, self.books))
-
-    async def refused_accepted(self, n: int, at: int, who: str, detail: str) -> None:
-        """Mark a refused request as accepted after all, and record in `acts` who did it."""
-        await self.writer.submit(lambda db: refusals.accepted(db, n, at, who, detail))
 
     async def write(self, work: Callable[[Transaction], T], now: int = 0) -> T:
         """Run a function in one transaction of its own on the writer: set-up of handlers, writes of a host."""

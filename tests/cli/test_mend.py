@@ -1,0 +1,222 @@
+"""Commands that mend: dead, rerun, reruns, targets, sources, tail; on the file alone and with a running server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cli.conftest import COMMAND, Run, parsed
+from oncebox.cli.dead import group_by_error, list_dead
+from oncebox.cli.tail import PAGE, Follower, told
+from oncebox.model import Planned
+from oncebox.store.sqlite import open_store
+from operate.conftest import NOW, SECOND, arrival, ended
+
+HANDLERS = """
+from oncebox import Dead, on
+
+@on("demo")
+def ship(event, db):
+    if event.run == 1 and event.type == "bad":
+        raise Dead(f"no stock for order {event.seq}")
+
+@on("demo", type="new")
+def later(event, db): ...
+"""
+
+
+async def write_history(database: Path) -> None:
+    """Three dead events, one done, one that went nowhere, one whose target is gone."""
+    async with open_store(database, router=lambda a: () if a.type == "lost" else (Planned("ship"),)) as store:
+        await store.accept([arrival(f"bad_{n}", type="bad") for n in range(3)])
+        await store.accept([arrival("good"), arrival("lost", type="lost")])
+        for number, claimed in enumerate(await store.claim("ship", 10, NOW + SECOND)):
+            why = "timeout" if number == 2 else f"no stock for order {number + 1}"
+            await store.settle(ended(claimed, "done") if number == 3 else ended(claimed, "dead", error=why))
+
+
+@pytest.fixture
+def history(folder: Path) -> Path:
+    config = folder / "litestar.toml"
+    config.write_text(f'handlers = ["ship_handlers"]\n{config.read_text()}')
+    (folder / "ship_handlers.py").write_text(HANDLERS)
+    anyio.run(write_history, folder / "inbox.db")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Each test has its own folder, so its own module of this name."""
+    path = list(sys.path)
+    yield
+    sys.modules.pop("ship_handlers", None)
+    sys.path[:] = path
+
+
+def test_what_is_dead_is_grouped_by_error_whatever_its_numbers(history: Path, run: Run) -> None:
+    groups = parsed(run("dead", "--json"))["groups"]
+    assert [(one["count"], one["target"], one["error"], one["seqs"]) for one in groups] == [
+        (2, "ship", "no stock for order 2", [2, 1]),
+        (1, "ship", "timeout", [3]),
+    ]
+    assert run("dead").stdout.splitlines()[1].split()[:2] == ["2", "ship"]
+    assert run("dead", "--error", "stock", "--seqs").stdout.split() == ["1", "2"]
+    assert [one["seq"] for one in parsed(run("dead", "--error", "timeout", "--json"))["dead"]] == [3]
+    assert parsed(run("dead", "--target", "other", "--json"))["groups"] == []
+
+
+def test_grouping_takes_any_error() -> None:
+    assert group_by_error([]) == []
+    event = {"seq": 1, "source": "s", "id": "i", "type": None, "received_at": "x", "deliveries": [
+        {"target": "t", "state": "dead", "error": None, "attempts": 1},
+        {"target": "u", "state": "done", "error": "x", "attempts": 1},
+    ]}  # fmt: skip
+    assert [one["error"] for one in list_dead([event])] == ["no reason is known"]
+    assert group_by_error([{**list_dead([event])[0], "error": "\n"}])[0]["count"] == 1
+
+
+def test_a_rerun_is_counted_written_down_and_cancelled_without_a_server(history: Path, run: Run) -> None:
+    assert run("rerun", "--state", "dead", "--dry-run").stdout == "3 deliveries would be processed again\n"
+    assert "it begins when `oncebox serve` starts" in run("rerun", "--state", "dead", "--rate", "50").stdout
+    [found] = parsed(run("reruns", "--json"))["reruns"]
+    assert (found["id"], found["matched"], found["rate"], found["who"]) == (1, 3, 50, "command line")
+    assert "state=dead" in run("reruns").stdout
+    assert parsed(run("reruns", "show", "1", "--json"))["state"] == "running"
+    assert run("reruns", "cancel", "1").stdout == "rerun 1 is cancelled\n"
+    assert "there is no rerun 2" in run("reruns", "show", "2", code=1).stderr
+
+
+def test_an_order_that_means_nothing_is_a_sentence(history: Path, run: Run) -> None:
+    assert "the filter is empty" in run("rerun", code=1).stderr
+    assert "there is no event 99" in run("rerun", "99", code=1).stderr
+    assert 'did you mean "ship"?' in run("rerun", "1", "--to", "shipp", code=1).stderr
+    assert "POINTER=JSON" in run("rerun", "--where", "x", code=2).stderr
+    assert parsed(run("rerun", "--where", "/a=1", "--dry-run", "--json")) == {"matched": 0}
+    assert parsed(run("rerun", "--all", "--dry-run", "--json")) == {"matched": 5}
+    assert not (history / "inbox.db-wal").exists() or (history / "inbox.db-wal").stat().st_size == 0
+
+
+def test_targets_are_listed_paused_and_resumed_without_a_server(history: Path, run: Run) -> None:
+    assert run("targets", "pause", "ship", "--why", "moving").stdout == "ship is paused: moving\n"
+    later, ship = parsed(run("targets", "--json"))["targets"]
+    assert (ship["state"], ship["paused"], ship["dead"], later["state"]) == ("paused", "moving", 3, "ready")
+    assert "moving" in run("targets").stdout
+    assert run("targets", "resume", "ship").stdout == "ship goes on\n"
+    assert run("targets", "resume", "ship").stdout == "ship was not paused\n"
+    assert "there is no target" in run("targets", "pause", "nobody", code=1).stderr
+
+
+def test_sources_are_listed(history: Path, run: Run) -> None:
+    found = {one["name"]: one for one in parsed(run("sources", "--json"))["sources"]}
+    assert (found["demo"]["received"], found["mail"]["kind"], found["stripe"]["preset"]) == (5, "internal", "stripe")
+    assert "/in/stripe" in run("sources").stdout
+
+
+def test_with_a_server_it_happens_at_once(history: Path, run: Run, server: str) -> None:
+    assert "rerun 1 done: 3 done, 0 dead of 3" in run("rerun", "--state", "dead", "--wait").stdout
+    assert parsed(run("rerun", "4", "--to", "later", "--wait", "--json"))["done"] == 1
+    assert parsed(run("rerun", "--state", "unrouted", "--wait", "--json"))["done"] == 1
+    assert parsed(run("dead", "--json"))["groups"] == []
+    assert run("targets", "pause", "later").stdout == "later is paused: paused by admin\n"
+    states = {one["name"]: one["state"] for one in parsed(run("targets", "--json"))["targets"]}
+    assert states == {"later": "paused", "ship": "ready"}
+    assert run("reruns", "cancel", "1").stdout == "rerun 1 is done\n"
+    assert [one["id"] for one in parsed(run("reruns", "--json"))["reruns"]] == [3, 2, 1]
+    assert "demo" in run("sources").stdout
+
+
+def test_a_server_that_nobody_runs_cannot_be_followed(history: Path, run: Run) -> None:
+    assert "nothing runs that could be followed" in run("tail", code=3).stderr
+
+
+def test_tail_shows_events_and_outcomes_as_they_come(history: Path, server: str) -> None:
+    command = [*COMMAND, "tail", "-n", "1", "--every", "0.2"]
+    with subprocess.Popen(command, cwd=history, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            first = process.stdout.readline()
+            post(server, "live-1", "new")
+            lines = [process.stdout.readline()]
+            while not (any("ship done" in line for line in lines) and any("later done" in line for line in lines)):
+                lines.append(process.stdout.readline())
+                assert len(lines) < 8, lines
+        finally:
+            process.terminate()
+    assert "demo lost lost  unrouted" in first
+    assert "demo live-1 new" in lines[0]
+
+
+def post(address: str, id: str, type: str) -> None:
+    headers = {"Idempotency-Key": id, "X-Event-Type": type}
+    with urllib.request.urlopen(urllib.request.Request(f"{address}/in/demo", b"{}", headers), timeout=10) as answer:
+        assert answer.status == 202
+
+
+class Fake:
+    """A server's lists, as the follower asks for them; `asked` is how often."""
+
+    def __init__(self) -> None:
+        self.events: dict[int, Any] = {}
+        self.asked = 0
+
+    def put(self, seq: int, state: str = "pending", error: str | None = None) -> None:
+        delivery = {"target": "t", "run": 1, "state": state, "error": error, "processed_at": None}
+        self.events[seq] = {"seq": seq, "source": "s", "id": f"e{seq}", "type": None, "state": state,
+                            "received_at": "2026-12-02T01:02:03.000004Z", "deliveries": [delivery]}  # fmt: skip
+
+    def page(self, given: dict[str, str | None]) -> Any:
+        self.asked += 1
+        below = int(given.get("cursor") or 10**9)
+        seqs = sorted((seq for seq in self.events if seq < below), reverse=True)[:PAGE]
+        more = any(seq < seqs[-1] for seq in self.events) if seqs else False
+        return {"events": [self.events[seq] for seq in seqs], "next": str(seqs[-1]) if more else None}
+
+    def one(self, seq: int) -> Any:
+        self.asked += 1
+        return self.events.get(seq)
+
+
+def test_each_event_and_each_outcome_is_shown_once_whatever_comes_late() -> None:
+    fake = Fake()
+    for seq in range(1, 301):
+        fake.put(seq, "done")
+    follower = Follower(fake.page, fake.one)
+    assert [one["event"]["seq"] for one in follower.begin({}, 2)] == [299, 300]
+    fake.put(303)
+    assert [one["event"]["seq"] for one in follower.round({})] == [303]
+    fake.put(302)
+    fake.put(303, "done")
+    assert [(one["change"], one["event"]["seq"]) for one in follower.round({})] == [("received", 302), ("outcome", 303)]
+    assert list(follower.round({})) == []
+    for seq in range(304, 604):
+        fake.put(seq, "done")
+    assert len(list(follower.round({}))) == 300
+    fake.put(302, "dead", "why")
+    [change] = follower.round({})
+    assert told(change) == ["              302  s e302  t dead: why"]
+
+
+def test_a_round_asks_a_bounded_number_of_times() -> None:
+    fake = Fake()
+    follower = Follower(fake.page, fake.one)
+    fake.put(1)
+    list(follower.begin({}, 0))
+    for seq in range(2, 5000):
+        fake.put(seq)
+    fake.asked = 0
+    changes = list(follower.round({}))
+    assert changes[0]["change"] == "missed"
+    assert fake.asked <= 15
+
+
+def test_the_commands_of_the_group_answer_in_json(history: Path, run: Run) -> None:
+    for command in ("dead", "reruns", "targets", "sources"):
+        assert isinstance(json.loads(run(command, "--json").stdout), dict)

@@ -1,0 +1,107 @@
+"""Reruns by a real server: killed in the middle they go on exactly, and live events do not wait for them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from oncebox.model import Planned
+from oncebox.store.sqlite import open_store
+from process.rig import TOKEN, Client, Server, clean_stop, percentile, until
+from process.servers import Serve
+from store.conftest import arrival
+
+HANDLERS = """
+from oncebox import on, setup
+
+@setup
+def tables(db):
+    db.execute("create table if not exists ran (id text, run integer, primary key (id, run)) strict")
+
+@on("demo")
+def record(event, db):
+    db.execute("insert into ran values (?, ?)", (event.id, event.run))
+"""
+
+
+async def write_events(database: Path, count: int) -> None:
+    """History that waits for its first run."""
+    async with open_store(database, router=lambda _: (Planned("record"),)) as store:
+        for first in range(0, count, 500):
+            await store.accept([arrival(f"evt_{n}") for n in range(first, min(first + 500, count))])
+
+
+def order(server: Server, method: str, path: str, body: object = None) -> Any:
+    with Client(server) as client:
+        sent = b"" if body is None else json.dumps(body).encode()
+        answer = client.request(method, path, sent, {"Authorization": f"Bearer {TOKEN}"})
+    assert answer.status < 300, answer
+    return json.loads(answer.body)
+
+
+def history(server: Server, count: int) -> None:
+    """A server with so many events done."""
+    anyio.run(write_events, server.database, count)
+    server.start()
+    server.until_quiet(60)
+    assert server.states() == {"done": count}
+
+
+def ended(server: Server) -> bool:
+    return bool(server.rows("select state = 'done' from reruns")[0][0])
+
+
+def queued(server: Server) -> int:
+    return int(server.rows("select queued from reruns")[0][0])
+
+
+def test_a_rerun_that_is_killed_in_the_middle_goes_on_exactly(serve: Serve) -> None:
+    server = serve(handlers=HANDLERS)
+    history(server, 6000)
+    order(server, "POST", "/api/reruns", {"source": "demo"})
+    for share in (0.2, 0.5):
+        until(lambda goal=6000 * share: queued(server) >= goal, 30, "part of it is queued")  # type: ignore[misc]
+        server.kill()
+        assert 0 < server.rows("select done from reruns")[0][0] < 6000
+        server.start()
+    until(lambda: ended(server), 60, "the rerun has ended")
+    assert server.rows("select state, matched, queued, skipped, done, dead from reruns") == [
+        ("done", 6000, 6000, 0, 6000, 0)
+    ]
+    assert server.rows("select run, count(*) from v_deliveries group by 1") == [(2, 6000)]
+    assert server.rows("select run, count(*) from ran group by 1 order by 1") == [(1, 6000), (2, 6000)]
+    clean_stop(server)
+
+
+def test_live_events_do_not_wait_for_a_rerun_at_full_rate(serve: Serve) -> None:
+    server = serve(handlers=HANDLERS)
+    history(server, 10_000)
+    begin = time.monotonic()
+    order(server, "POST", "/api/reruns", {"source": "demo"})
+    waited: list[float] = []
+    with Client(server) as client:
+        while not ended(server):
+            client.post(f"live_{len(waited)}")
+            waited.append(0.0)
+            time.sleep(0.005)
+    took = time.monotonic() - begin
+    server.until_quiet(10)
+    delays = [
+        ms / 1000
+        for (ms,) in server.rows(
+            "select d.processed_at - e.received_at from v_deliveries d join events e on e.seq = d.seq "
+            "where e.id like 'live%'"
+        )
+    ]
+    sys.stdout.write(
+        f"10,000 events rerun at {10_000 / took:.0f}/s; {len(delays)} live events, ms from receipt to done: "
+        f"p50 {percentile(delays, 0.5):.1f} p99 {percentile(delays, 0.99):.1f} max {max(delays):.1f}\n"
+    )
+    assert len(delays) == len(waited) > 10
+    assert percentile(delays, 0.95) < 50
+    clean_stop(server)

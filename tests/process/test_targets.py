@@ -1,0 +1,205 @@
+"""Targets of the configuration, delivered to by a real server that is killed meanwhile."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock, Thread
+
+import pytest
+from standardwebhooks.webhooks import Webhook
+
+from process.rig import Client, clean_stop, refused, until
+from process.servers import Serve
+
+pytestmark = pytest.mark.process
+
+SECRET = "whsec_" + b64encode(b"s" * 24).decode()
+RETRY = 'retry = { base = "10ms", ceiling = "50ms", factor = 2 }'
+
+
+class Shop:
+    """A receiver in threads of this process that verifies what it gets and counts what it acknowledged."""
+
+    def __init__(self) -> None:
+        self.acknowledged: Counter[str] = Counter()
+        self.order: list[str] = []
+        self.forged = 0
+        self.status = 200
+        self.pause = 0.0
+        self._lock = Lock()
+        shop = self
+
+        class Hook(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                shop.take(self)
+
+            def log_message(self, format: str, *args: object) -> None:
+                return
+
+        class Listener(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 128
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                return
+
+        self._listener = Listener(("127.0.0.1", 0), Hook)
+        self.url = f"http://127.0.0.1:{self._listener.server_address[1]}/hook"
+        Thread(target=self._listener.serve_forever, args=(0.02,), daemon=True).start()
+
+    def take(self, request: BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers["Content-Length"]))
+        time.sleep(self.pause)
+        try:
+            Webhook(SECRET).verify(body, {name.lower(): value for name, value in request.headers.items()})
+        except Exception:  # counted, and judged by the test
+            self.forged += 1
+        request.send_response(self.status)
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+        if self.status == 200:
+            with self._lock:
+                self.acknowledged[request.headers["Oncebox-Id"]] += 1
+                self.order.append(request.headers["Oncebox-Id"])
+
+    def close(self) -> None:
+        self._listener.shutdown()
+        self._listener.server_close()
+
+
+@pytest.fixture
+def shop() -> Iterator[Shop]:
+    opened = Shop()
+    yield opened
+    opened.close()
+
+
+def hook(shop: Shop, more: str = "") -> str:
+    return (
+        f'[targets.shop]\nurl = "{shop.url}"\nsecret = "plain:{SECRET}"\nconcurrency = 4\n{RETRY}\n'
+        f'[[routes]]\nsource = "demo"\nto = "shop"\n{more}'
+    )
+
+
+def test_a_kill_at_any_moment_loses_nothing_and_repeats_only_what_was_in_flight(serve: Serve, shop: Shop) -> None:
+    server = serve(config=hook(shop))
+    dice, kills, count = random.Random(11), 5, 0
+    shop.pause = 0.002
+    for _ in range(kills):
+        server.start()
+        with Client(server) as client:
+            for _ in range(60):
+                assert client.post(f"e{count}", b'{"n":1}').status == 202
+                count += 1
+        wanted = count - dice.randrange(20, 60)
+        until(lambda wanted=wanted: len(shop.acknowledged) >= wanted, 20)
+        server.kill()
+    server.start()
+    server.until_quiet(20)
+    assert server.states() == {"done": count}
+    assert set(shop.acknowledged) == {f"e{n}" for n in range(count)}
+    assert sum(shop.acknowledged.values()) - count <= 4 * kills
+    assert shop.forged == 0
+    clean_stop(server)
+
+
+def test_a_kill_during_an_outage_changes_nothing(serve: Serve, shop: Shop) -> None:
+    server = serve(config=hook(shop)).start()
+    shop.status = 503
+    with Client(server) as client:
+        for n in range(50):
+            client.post(f"e{n}", b'{"n":1}')
+    until(lambda: "target is down" in server.log(), 10)
+    server.kill()
+    server.start()
+    until(lambda: "target is down" in server.log(), 10)
+    shop.status = 200
+    server.until_quiet(20)
+    assert shop.acknowledged == Counter(f"e{n}" for n in range(50))
+    clean_stop(server)
+
+
+def test_a_command_does_its_part_beside_a_url(serve: Serve, shop: Shop, tmp_path: Path) -> None:
+    more = (
+        f'[targets.tool]\ncommand = ["sh", "-c", "cat > $ONCEBOX_ID.body; ls /proc/self/fd > $ONCEBOX_ID.fds"]\n'
+        f'{RETRY}\n[[routes]]\nsource = "demo"\ntype = "ship.*"\nto = ["tool", "shop"]\n'
+    )
+    server = serve(config=hook(shop, more)).start()
+    server.post("e1", b"to ship", type="ship.now")
+    server.post("e2", b"to keep", type="keep")
+    server.until_quiet(10)
+    assert server.states() == {"done": 3}
+    assert (server.folder / "e1.body").read_bytes() == b"to ship"
+    assert set((server.folder / "e1.fds").read_text().split()) <= {"0", "1", "2", "3"}
+    assert not (server.folder / "e2.body").exists()
+    clean_stop(server)
+
+
+def test_a_dead_head_is_passed_from_the_start_after_its_route_says_skip(serve: Serve, shop: Shop) -> None:
+    ordered = 'ordered_by = "/k"\n'
+    server = serve(config=hook(shop, ordered)).start()
+    shop.status = 410
+    server.post("head", b'{"k":1}')
+    until(lambda: server.states() == {"dead": 1}, 10)
+    shop.status = 200
+    server.post("next", b'{"k":1}')
+    assert server.states() == {"dead": 1, "parked": 1}
+    clean_stop(server)
+    config = server.folder / "litestar.toml"
+    config.write_text(config.read_text().replace(ordered, ordered + 'on_dead = "skip"\n'))
+    server.start()
+    until(lambda: server.states() == {"dead": 1, "done": 1}, 10)
+    assert shop.order == ["next"]
+    clean_stop(server)
+
+
+def test_a_reload_sends_new_events_elsewhere_and_says_that_targets_need_a_restart(serve: Serve, shop: Shop) -> None:
+    server = serve(config=hook(shop)).start()
+    config = server.folder / "litestar.toml"
+    config.write_text(
+        config.read_text().replace('source = "demo"\nto', 'source = "demo"\ntype = "wanted"\nto')
+        + "[targets.b]\nurl='http://127.0.0.1:9'\n"
+    )
+    server.signal(signal.SIGHUP)
+    until(lambda: "reloaded" in server.log(), 10)
+    assert "read at a restart only: targets" in server.log()
+    server.post("no", type="other")
+    server.post("yes", type="wanted", body=b"{}")
+    until(lambda: server.states() == {"done": 1}, 10)
+    assert shop.acknowledged == {"yes": 1}
+    clean_stop(server)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (
+            '[targets.t]\nurl = "http://127.0.0.1:9"\nsecret = "plain:not a key"',
+            "targets.t.secret: plain:… is no Standard",
+        ),
+        (
+            '[targets.t]\ncommand = ["true"]\nsecret = "plain:abcd"',
+            "targets.t.secret: it signs what is posted to a url",
+        ),
+        (
+            (
+                '[targets.t]\ncommand = ["true"]\n[[routes]]\nsource = "demo"\nto = "t"\nordered_by = "/a"\n'
+                '[[routes]]\nsource = "x"\nto = "t"\nordered_by = "/a"\non_dead = "skip"'
+            ),
+            'target "t" is told to skip a dead event and to hold for it',
+        ),
+    ],
+)
+def test_targets_that_cannot_work_stop_the_start(serve: Serve, config: str, why: str) -> None:
+    ended = refused(serve(config=config).folder)
+    assert ended.code == 2
+    assert why in ended.said
