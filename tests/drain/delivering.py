@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 
+from drain.conftest import Rows, arrival
 from oncebox.drain.drain import Drain
 from oncebox.drain.http import Client, URLTarget, open_client
 from oncebox.drain.load import Handlers
@@ -17,8 +18,6 @@ from oncebox.drain.retry import RetryPolicy
 from oncebox.drain.target import Target
 from oncebox.route import Route, compile_router
 from oncebox.store.sqlite import SQLiteStore, open_store
-
-from drain.conftest import Rows, arrival
 
 QUICK = RetryPolicy(attempts=12, base=0.005, factor=1.5, ceiling=0.02)
 
@@ -47,7 +46,7 @@ class Inbox:
 
     async def until(self, holds: Callable[[], bool], seconds: float = 20) -> None:
         with anyio.fail_after(seconds):
-            while not holds():
+            while not holds():  # noqa: ASYNC110  # what it waits for is the doing of others
                 await anyio.sleep(0.002)
 
     async def rows(self, sql: str, *params: object) -> Rows:

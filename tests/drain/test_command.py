@@ -189,7 +189,7 @@ def test_a_stop_ends_the_program(run: Runs, tmp_path: Path) -> None:
     async def stopped() -> None:
         task = asyncio.create_task(shell(tmp_path, "echo $$ > pid; exec sleep 60").deliver(claimed()))
         with anyio.fail_after(10):
-            while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():  # noqa: ASYNC110  # another process writes it
                 await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from drain.delivering import QUICK, Inbox, delivering, posting
+from drain.delivering import Inbox, delivering, posting
 from drain.receiver import CLOSE, Answer, Receiver, Request, receiving
 from oncebox.drain.breaker import IN_A_ROW
 from oncebox.drain.retry import RetryPolicy
@@ -108,7 +109,7 @@ async def test_a_receiver_that_is_unavailable_for_long_makes_nothing_dead(tmp_pa
         assert sum(row[3] for row in states) <= IN_A_ROW + 4
         assert receiver.acknowledged == Counter(names(40))
         probed = [request.id for request, status in receiver.log if status == 503][IN_A_ROW + 4 :][:40]
-        assert all(one != other for one, other in zip(probed, probed[1:], strict=False))
+        assert all(one != other for one, other in pairwise(probed))
 
 
 async def test_an_event_that_is_answered_with_500_for_ever_stops_no_other(tmp_path: Path) -> None:
@@ -179,13 +180,12 @@ async def test_a_rate_holds_for_a_backlog_too(tmp_path: Path) -> None:
 
 
 async def test_a_noisy_source_does_not_keep_a_quiet_one_waiting(tmp_path: Path) -> None:
-    async with receiving() as receiver:
-        async with delivering(tmp_path / "a.db", posting(receiver.url, concurrency=2)) as inbox:
-            for start in range(0, 1000, 500):
-                await inbox.receive(*(f"n{n}" for n in range(start, start + 500)), source="noisy")
-            before = len(receiver.log)
-            await inbox.receive("quiet", source="quiet")
-            await inbox.idle()
+    async with receiving() as receiver, delivering(tmp_path / "a.db", posting(receiver.url, concurrency=2)) as inbox:
+        for start in range(0, 1000, 500):
+            await inbox.receive(*(f"n{n}" for n in range(start, start + 500)), source="noisy")
+        before = len(receiver.log)
+        await inbox.receive("quiet", source="quiet")
+        await inbox.idle()
     order = [request.id for request, _ in receiver.log]
     assert order.index("quiet") - before <= 40
 
@@ -220,3 +220,24 @@ async def test_order_by_key_holds_under_failures_and_a_dead_head_is_held_or_pass
     for first, second in (("k07-02", "k07-03"), ("k31-00", "k31-01")):
         assert (second in tried) is skip
         assert first in tried
+
+
+async def test_a_quick_target_that_turns_slow_holds_nothing_that_it_has_not_begun(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+
+    async def slow_down(_request: Request) -> Answer:
+        if len(receiver.log) > 300:
+            await gate.wait()
+        return Answer()
+
+    async with receiving(slow_down) as receiver, delivering(tmp_path / "a.db", posting(receiver.url)) as inbox:
+        for start in range(0, 1000, 250):
+            await inbox.receive(*names(1000)[start : start + 250])
+        await inbox.until(lambda: receiver.in_flight == 4)
+        running = "select count(*) from deliveries where state = 'running'"
+        while await inbox.rows(running) != [(4,)]:  # noqa: ASYNC110  # what it waits for is in the file
+            await asyncio.sleep(0.01)
+        gate.set()
+        await inbox.idle()
+        assert await inbox.rows("select max(attempts), sum(failures) from deliveries") == [(1, 0)]
+    assert receiver.acknowledged == Counter(names(1000))

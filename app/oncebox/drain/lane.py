@@ -20,10 +20,13 @@ from oncebox.drain.signal import Bell
 from oncebox.drain.target import Target
 from oncebox.model import Claimed, Settled
 
-# Outcomes that wait to be written while more is started, and deliveries that are claimed in advance.
+# How many outcomes may wait to be written while more is started.
 UNWRITTEN = 256
-MOST_AHEAD = 128
+# What a quick target ends within a moment (seconds) is claimed in advance, up to so many. If it turns slow meanwhile,
+# what waits so long is given back, so that it neither blocks other sources nor looks as if it ran.
 AHEAD = 0.02
+MOST_AHEAD = 128
+STALE = 0.25
 
 log = logging.getLogger("oncebox.drain")
 
@@ -71,7 +74,7 @@ class Lane:
         """Fill the free slots; without room, rest until a slot is free or the rate allows more."""
         self.bell.quiet()
         looked_at = self._shared.now()
-        if self._ready and self.down:
+        if self._ready and (self.down or time.monotonic() - self._since > STALE):
             await self.give_back()
         await self._come_back()
         room, took = await self._fill()
@@ -102,7 +105,7 @@ class Lane:
 
     async def give_back(self) -> None:
         """What was claimed and has not started is claimed again later."""
-        ready, self._ready = list(self._ready), deque()
+        ready, self._ready, self._ahead = list(self._ready), deque(), 0
         await self._shared.ledger.release(ready)
 
     async def _come_back(self) -> None:
@@ -125,7 +128,9 @@ class Lane:
 
     def _full(self) -> Rest:
         """Without room: until a slot is free, which rings, or until the rate or the breaker allows more."""
-        if self._busy >= self.target.concurrency or self._ready or self._unwritten:
+        if self._ready:
+            return Rest(STALE)
+        if self._busy >= self.target.concurrency:
             return Rest(LONGEST_REST)
         now = time.monotonic()
         wait = self._pace.wait(now)
@@ -193,6 +198,7 @@ class Lane:
             elif self.target.in_process:
                 self._shared.gate.leave()
             self._shared.attempts.discard(attempt)
+            self._start_ready()
             self._ring()
             self._shared.pulse.beat()
 
