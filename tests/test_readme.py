@@ -26,7 +26,7 @@ def commands() -> str:
     lines = ["| command | what it does |", "|---|---|"]
     for group, names in SECTIONS.items():
         for name in names:
-            command = main.get_command(context, name)  # type: ignore[attr-defined]  # it is a group
+            command = main.get_command(context, name)
             assert command is not None
             lines.append(f"| `oncebox {name}` ({group.lower()}) | {command.get_short_help_str(120)} |")
     return "\n".join(lines)

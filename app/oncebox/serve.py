@@ -31,7 +31,7 @@ LATE = 5.0
 LAST_MOMENT = 0.5
 INTERRUPTED = 130
 # Threads take turns sooner than Python's 5 ms: the writer's many short steps would each wait so long for a busy loop.
-SWITCH = 0.0005
+SWITCH = 0.002
 # Requests that wait for their commit are young objects that live: collecting every 700 of them finds nothing.
 YOUNG = 20_000
 

@@ -15,6 +15,8 @@ from oncebox.model import Arrival, Stored
 GROUP = 256
 GROUP_BYTES = 16 << 20
 WAITING_BYTES = 64 << 20
+GATHER = 0.005
+PATIENCE = 8
 
 
 class Waiting(msgspec.Struct):
@@ -33,6 +35,7 @@ class Queue:
         self._limit = limit
         self._waiting: deque[Waiting] = deque()
         self._bytes = 0
+        self._senders = 0.0
         self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
@@ -61,6 +64,19 @@ class Queue:
                 group.append(waiting)
                 size += waiting.size
         return group
+
+    async def gather(self) -> None:
+        """Wait some turns of the loop for those who sent lately: a commit beside the reading of their next requests
+        costs both of them twice, for Python's one lock. Turns that bring nobody are few and short."""
+        enough, patience, until = 0.8 * self._senders, PATIENCE, time.monotonic() + GATHER
+        while patience and len(self._waiting) < enough and time.monotonic() < until:
+            count = len(self._waiting)
+            await asyncio.sleep(0)
+            patience = PATIENCE if len(self._waiting) > count else patience - 1
+
+    def answered(self, count: int) -> None:
+        """So many will be told now: with those who wait, that is how many send at present."""
+        self._senders = max(count + len(self._waiting), 0.9 * self._senders)
 
     def put_back(self, group: Sequence[Waiting]) -> None:
         """They come first the next time."""

@@ -36,7 +36,6 @@ BUSY_PAUSE = 0.02
 TRIAL = 1.0
 CARE = 1.0
 SOON = 0.1
-GATHER = 0.005
 
 log = logging.getLogger("oncebox.store")
 
@@ -145,7 +144,7 @@ class Writer:
     async def _serve_accepts(self) -> None:
         if not self._accepts:
             return
-        await self._gather()
+        await self._accepts.gather()
         group = self._accepts.take()
         try:
             outcome = await on_thread(self._db, self._accept_group, [waiting.arrivals for waiting in group])
@@ -153,6 +152,7 @@ class Writer:
             await self._refuse_group(group, error)
             return
         self.trouble = ""
+        self._accepts.answered(len(group))
         for waiting, answer in zip(group, outcome.answers, strict=True):
             _answer(waiting.future, answer)
         if outcome.targets:
@@ -160,14 +160,6 @@ class Writer:
         if outcome.replays:
             self._care.noticed(outcome)
             self._care_at = min(self._care_at, time.monotonic() + SOON)
-
-    async def _gather(self) -> None:
-        """While each turn of the loop brings more requests, wait for the next turn: a commit beside the reading of
-        requests costs both of them twice, for Python's one lock."""
-        count, until = 0, time.monotonic() + GATHER
-        while count < len(self._accepts) < GROUP and time.monotonic() < until:
-            count = len(self._accepts)
-            await asyncio.sleep(0)
 
     def _accept_group(self, requests: Sequence[Sequence[Arrival]]) -> accepts.Outcome:
         """The whole group at once; if that fails for any reason but the disk's, one by one."""
