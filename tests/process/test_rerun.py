@@ -105,3 +105,27 @@ def test_live_events_do_not_wait_for_a_rerun_at_full_rate(serve: Serve) -> None:
     assert len(delays) == len(waited) > 10
     assert percentile(delays, 0.95) < 50
     clean_stop(server)
+
+
+REVIVED = """
+from oncebox import Dead, on
+
+@on("demo")
+def fragile(event, db):
+    if event.run == 1:
+        raise Dead("not today")
+"""
+
+
+def test_a_sender_that_repeats_a_dead_event_revives_it_unless_its_source_keeps_it(serve: Serve) -> None:
+    for kept, states in (("", {"done": 1}), ('on_replay_of_dead = "keep"', {"dead": 1})):
+        server = serve(kept[-5:-1] or "revive", handlers=REVIVED, config=kept)
+        server.start()
+        first = server.post("evt_1")
+        until(lambda server=server: server.states() == {"dead": 1}, 10, "it is dead")  # type: ignore[misc]
+        again = server.post("evt_1")
+        assert (again.status, again.body, again.replayed) == (first.status, first.body, True)
+        until(lambda server=server: server.rows("select replays from replays"), 10, "it is counted")  # type: ignore[misc]
+        server.until_quiet(10)
+        assert server.states() == states
+        clean_stop(server)
