@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from oncebox.accept.doors import compile_doors
 from oncebox.config import Config
-from oncebox.errors import OnceboxError
+from oncebox.errors import ConfigError, OnceboxError
 from oncebox.server import Parts, all_routes, internal, keeps_dead, route_by, skipping
 
 RESTART = ("handlers", "server", "store", "tokens", "targets")
@@ -22,6 +22,8 @@ def reload(parts: Parts, load: Callable[[], Config]) -> bool:
     """
     try:
         config = load()
+        if parts.config.path is not None and config.path is None:
+            raise ConfigError(f"{parts.config.path}: the file that this server was started with is gone; put it back")
         doors = compile_doors(config)
         routes = all_routes(config, parts.handlers)
         router = route_by(routes)

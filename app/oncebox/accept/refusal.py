@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from oncebox.errors import StoreError
 from oncebox.model import Refused
 
 Refuse = Callable[[Sequence[Refused], dict[tuple[str, str], int], int], Awaitable[None]]
@@ -21,6 +21,8 @@ MAX_BYTES = 8 << 20
 # the ring anyway, and the writing would slow good traffic down. A large request counts as several.
 PER_SECOND = 20
 ONE = 128 << 10
+
+log = logging.getLogger("oncebox.accept")
 
 
 class Refusals:
@@ -80,7 +82,8 @@ class Refusals:
             pause = min(2 * pause, FLOOD_PAUSE) if self._news.is_set() else PAUSE
 
     async def flush(self) -> None:
-        """Write all that waits now. If the store cannot take it, the counts wait for the next time."""
+        """Write all that waits now. What the store cannot take, for whatever reason, waits for the next time: a full
+        disk refuses senders and this write alike, and must not end the server."""
         self._news.clear()
         refused = [one for waiting in self._waiting.values() for one in waiting]
         counts = dict(self._counts)
@@ -91,8 +94,21 @@ class Refusals:
         self._bytes = 0
         try:
             await self._refuse(refused, counts, self._clock())
-        except StoreError:
+        except Exception as error:  # noqa: BLE001  # nothing that is only counted may end the server
+            log.warning("refused requests are not written yet, and kept for later: %s", error)
             self._counts.update(counts)
+            self._put_back(refused)
+            self._news.set()
+
+    def _put_back(self, refused: Sequence[Refused]) -> None:
+        """They come before those that were kept meanwhile, within the same bounds."""
+        later, self._waiting, self._bytes = self._waiting, {}, 0
+        for one in [*refused, *(one for waiting in later.values() for one in waiting)]:
+            waiting = self._waiting.setdefault(one.source, deque())
+            waiting.append(one)
+            self._bytes += _size(one)
+            if len(waiting) > PER_SOURCE or self._bytes > MAX_BYTES:
+                self._bytes -= _size(waiting.popleft())
 
 
 def _size(refused: Refused) -> int:
