@@ -32,11 +32,19 @@ KEEP_VARIANT = own(
     "insert into variants (seq, body_hash, first_at, content_type, encoding, body) select ?, ?, ?, ?, ?, ? "
     "where (select count(*) from variants where seq = ?) < ? on conflict do nothing"
 )
+TRIAL = own("update meta set value = value where name = 'clean'")
 PASSIVE = own("pragma wal_checkpoint(passive)")
 TRUNCATE = own("pragma wal_checkpoint(truncate)")
 
 
 Least = Callable[[int], int]
+
+
+def trial(db: sqlite3.Connection) -> None:
+    """Write something, to see whether the file can be written again. Raises sqlite3.Error when it cannot."""
+    db.execute(BEGIN)
+    db.execute(TRIAL)
+    db.execute(COMMIT)
 
 
 class Tally(msgspec.Struct):

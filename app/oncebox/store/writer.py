@@ -21,7 +21,7 @@ from oncebox.errors import Overloaded, StorageFull, StoreError
 from oncebox.model import Arrival, Stored
 from oncebox.store import accepts
 from oncebox.store.books import Books
-from oncebox.store.care import Care
+from oncebox.store.care import Care, trial
 from oncebox.store.faults import is_busy, is_of_the_disk
 from oncebox.store.queue import GROUP, Queue, Waiting
 from oncebox.store.routing import Routing
@@ -34,6 +34,7 @@ Work = Callable[[sqlite3.Connection], Any]
 BUSY_PATIENCE = 5.0
 BUSY_PAUSE = 0.02
 TRIAL = 1.0
+QUIET = 10.0
 CARE = 1.0
 SOON = 0.1
 
@@ -76,7 +77,7 @@ class Writer:
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._closing = False
-        self._trial_at = 0.0
+        self._trial_at = self._quiet_until = 0.0
         self._care_at = time.monotonic() + CARE
 
     def accept(self, arrivals: Sequence[Arrival]) -> asyncio.Future[list[Stored]]:
@@ -110,8 +111,11 @@ class Writer:
                 try:
                     await turn()
                 except Exception as error:
-                    if not is_busy(error):  # then it is done a little later
+                    if not is_of_the_disk(error):
                         log.error("writer failed turn=%s", turn.__name__.removeprefix("_serve_"), exc_info=error)
+                    elif not is_busy(error) and time.monotonic() >= self._quiet_until:  # all is tried again
+                        self._quiet_until = time.monotonic() + QUIET
+                        log.error("the file cannot be written: %s", error)
                     await asyncio.sleep(BUSY_PAUSE)
 
     def tell(self, targets: set[str]) -> None:
@@ -266,6 +270,10 @@ class Writer:
             return
         self._care_at = now + CARE
         self.short = self._care.shortage()
+        if self.trouble and now >= self._trial_at:
+            self._trial_at = now + TRIAL
+            await on_thread(self._db, self._guarded, trial)
+            self.trouble = ""
         work = self._care.step()
         if work is not None:
             self.tell(await on_thread(self._db, self._guarded, work))
