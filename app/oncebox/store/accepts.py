@@ -11,7 +11,7 @@ import msgspec
 from oncebox.errors import IdConflict
 from oncebox.model import Arrival, Planned, Reply, Stored
 from oncebox.store.books import MINUTE, Books
-from oncebox.store.group import COLUMNS, DELIVERY, EVENT, ROWS, arriving, padded
+from oncebox.store.group import COLUMNS, DELIVERY, EVENT, ROWS, SPARE, arriving, padded
 from oncebox.store.replies import keep_reply, stored_reply
 from oncebox.store.routing import Routing
 from oncebox.store.statement import BEGIN, COMMIT, members, own
@@ -151,7 +151,9 @@ def _replay(arrival: Arrival, seen: Known, outcome: Outcome) -> Stored:
 def _write(db: sqlite3.Connection, fresh: Sequence[Numbered], books: Books, routing: Routing) -> set[str]:
     """Commit new arrivals: as one statement where each row speaks for itself, else as a transaction of several."""
     planned = [(seq, arrival, routing.router(arrival)) for seq, arrival in fresh]
-    if len(fresh) > ROWS // 4 or any(_needs_a_look(arrival, plans) for _, arrival, plans in planned):
+    if sum(1 + len(plans) for _, _, plans in planned) > ROWS - SPARE or any(
+        _needs_a_look(arrival, plans) for _, arrival, plans in planned
+    ):
         db.execute(BEGIN)
         targets = _insert(db, planned, books, routing)
         books.save(db)

@@ -8,6 +8,7 @@ EVENT, DELIVERY, TOTAL, NUMBER = 1, 2, 3, 4
 COLUMNS = 15
 # One statement has at most 32,766 parameters.
 ROWS = 2_000
+SPARE = 100
 PADDED = 8
 
 HEAD = (

@@ -53,6 +53,7 @@ TEMPORARY = frozenset(
         sqlite3.SQLITE_DROP_TEMP_VIEW,
     )
 )
+HIDING = "temporary tables, views and triggers: they would outlive the handler and hide the inbox's own"
 SHAPES = frozenset((sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_ALTER_TABLE))
 REFERENCES = own(
     "select m.name, f.\"table\" from sqlite_schema m join pragma_foreign_key_list(m.name) f where m.type = 'table'"
@@ -93,10 +94,11 @@ class Guard:
     def _overdue(self) -> int:
         return int(self.on and time.monotonic() > self.deadline)
 
-    def _authorize(self, action: int, first: str | None, second: str | None, _db: str | None, inner: str | None) -> int:
+    def _authorize(self, action: int, first: str | None, second: str | None, db: str | None, inner: str | None) -> int:
         if not self.on:
             return sqlite3.SQLITE_OK
-        self.reason = _refusal(action, first or "", second or "", inner or "")
+        temporary = action in SHAPING and "temp" in (db, first if action == sqlite3.SQLITE_ALTER_TABLE else "")
+        self.reason = HIDING if temporary else _refusal(action, first or "", second or "", inner or "")
         if self.reason:
             return sqlite3.SQLITE_DENY
         self.reshaped = self.reshaped or action in SHAPES
@@ -118,6 +120,8 @@ def _touches_ours(action: int, first: str, second: str, inner: str) -> str:
         why = f"the table {first}: use the views {', '.join(sorted(VIEWS))}"
     elif action in WRITES and first in RESERVED:
         why = f"writes to {first}, which belongs to the inbox"
+    elif first == "sqlite_sequence" and (action == sqlite3.SQLITE_INSERT or second == "seq") and action != READ:
+        why = "writes to sqlite_sequence: its numbers are the inbox's, too"
     elif action in SHAPING and (first in RESERVED or second in RESERVED):
         why = f"the name {first if first in RESERVED else second}, which belongs to the inbox"
     elif action == sqlite3.SQLITE_REINDEX and _is_our_index(first):  # `create index` asks for its own, too

@@ -46,6 +46,8 @@ class Queue:
         size = 0
         for arrival in arrivals:
             size += len(arrival.body)
+            if arrival.decoded is not arrival.body:
+                size += len(arrival.decoded)
         if len(self._waiting) >= self._limit or self._bytes + size > max(WAITING_BYTES, size):
             raise Overloaded("more requests wait for the disk than the queue holds; send it again in a moment", 1)
         future: asyncio.Future[list[Stored]] = self._loop.create_future()

@@ -15,7 +15,7 @@ from oncebox.store.claims import Claims, give_back
 from oncebox.store.guard import Guard
 from oncebox.store.reruns import run_suffix
 from oncebox.store.routing import Routing
-from oncebox.store.settles import settle
+from oncebox.store.settles import current, settle
 from oncebox.store.statement import BEGIN, COMMIT, RELEASE, ROLLBACK_TO, SAVEPOINT
 from oncebox.store.transaction import HandlerTransaction, hold_to
 
@@ -55,7 +55,7 @@ class Slices:
         self._routing = routing
         self._guard = guard
         self._paused = paused
-        self._sync_timeout = sync_timeout
+        self.sync_timeout = sync_timeout
         self._held: list[Claimed] = []
 
     def process(self, targets: Sequence[str], runner: Runner, now: Callable[[], int]) -> Done:
@@ -68,7 +68,7 @@ class Slices:
         try:
             if batch:
                 self._run_apart(self._run_together(batch, runner, targets, now, done), runner, now, done)
-        except sqlite3.Error:
+        except Exception:
             self._keep(batch, done)
             raise
         done.more = bool(self._held)
@@ -90,8 +90,9 @@ class Slices:
 
     def _hold(self, targets: Sequence[str], now: int) -> None:
         self._db.execute(BEGIN)
-        self._held = self._claim(targets, now)
+        held = self._claim(targets, now)
         self._commit()
+        self._held = held
 
     def _claim(self, targets: Sequence[str], now: int) -> list[Claimed]:
         """The targets share the room; what the first ones leave goes to the others."""
@@ -128,13 +129,12 @@ class Slices:
             woken |= emitted
             ended.append(settled)
             if time.monotonic() > until or settled.outcome == "timeout":
-                self._held = batch[position + 1 :]
                 break
         for settled in ended:
             settle(db, settled, self._books, self._routing.skipping)
-        if not self._held:
-            self._held = self._claim(targets, now())
+        held = batch[len(ended) :] or self._claim(targets, now())
         self._commit()
+        self._held = held
         done.settled += ended
         done.targets |= woken
         return []
@@ -179,22 +179,25 @@ class Slices:
         event = claimed.event
         suffix = run_suffix(event.run) if event.again else ""
         view = HandlerTransaction(db, self._guard, books, self._routing, parent=event.seq, now=now, suffix=suffix)
-        hold_to(self._guard, self._sync_timeout)
+        hold_to(self._guard, self.sync_timeout)
         self.running, self.busy_since = claimed, time.monotonic()
         try:
             settled = runner.run(claimed, view)
+        except Exception as error:  # noqa: BLE001  # the runner's own fault must not hold its neighbours up
+            settled = runner.failed(claimed, "error", f"the outcome cannot be told: {type(error).__name__}", now, 0)
         finally:
             self.running, self.busy_since = None, None
             view.end()
         if not db.in_transaction:
             return settled, set()
-        if settled.state == "done":
+        kept = settled.state == "done" and current(db, settled)  # effects without their mark would come twice
+        if kept:
             before.update(books.entries)
         else:
             db.execute(ROLLBACK_TO)
         db.execute(RELEASE)
         books.entries = before
-        return settled, view.targets if settled.state == "done" else set()
+        return settled, view.targets if kept else set()
 
     def _commit(self) -> None:
         self._books.save(self._db)

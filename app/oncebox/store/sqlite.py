@@ -34,7 +34,7 @@ from oncebox.store.slices import Done, Slices
 from oncebox.store.staged import apply
 from oncebox.store.statement import BEGIN, COMMIT, own
 from oncebox.store.thread import on_thread
-from oncebox.store.transaction import HandlerTransaction
+from oncebox.store.transaction import HandlerTransaction, hold_to
 from oncebox.store.writer import Writer
 
 __all__ = ["Options", "SQLiteStore", "open_store"]
@@ -173,6 +173,7 @@ class SQLiteStore:
             db.execute(own("rollback"))
             return False
         view = self._view(db, settled.seq, settled.now, suffix(db, settled))
+        hold_to(self.guard, self.slices.sync_timeout)
         outcome = apply(db, view, staged, settled, otherwise, self.books)
         if not db.in_transaction:
             self.books.forget()
