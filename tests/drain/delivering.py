@@ -49,6 +49,12 @@ class Inbox:
             while not holds():  # noqa: ASYNC110  # what it waits for is the doing of others
                 await anyio.sleep(0.002)
 
+    async def until_running(self, count: int, seconds: float = 20) -> None:
+        """Until so many deliveries are claimed."""
+        with anyio.fail_after(seconds):
+            while await self.rows("select count(*) from deliveries where state = 'running'") != [(count,)]:  # noqa: ASYNC110  # as above
+                await anyio.sleep(0.002)
+
     async def rows(self, sql: str, *params: object) -> Rows:
         return await self.store.read(lambda db: db.execute(sql, params).fetchall())
 
