@@ -63,10 +63,11 @@ class Shop:
             Webhook(SECRET).verify(body, {name.lower(): value for name, value in request.headers.items()})
         except WebhookVerificationError:
             self.forged += 1
-        request.send_response(self.status)
+        status = self.status  # once: it may change between the answer and the counting of it
+        request.send_response(status)
         request.send_header("Content-Length", "0")
         request.end_headers()
-        if self.status == 200:
+        if status == 200:
             with self._lock:
                 self.acknowledged[request.headers["Oncebox-Id"]] += 1
                 self.order.append(request.headers["Oncebox-Id"])
