@@ -81,6 +81,7 @@ def charset(content_type: str) -> str:
 
 
 def known_charset(name: str) -> str:
+    """The name itself if Python can decode by it, else UTF-8."""
     try:
         b"".decode(name)
     except (LookupError, ValueError):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 
 from oncebox.secret import Secret
-from oncebox.settings import Retention, Settings, Source, SourceRetention
+from oncebox.settings import Retention, Settings, Source, SourceRetention, Store
 
 
 def problems(settings: Settings) -> Iterator[str]:
@@ -108,6 +108,8 @@ def asleep(settings: Settings) -> Iterator[str]:
         yield "alerts: this version sends no alerts; watch /readyz and the log"
     if settings.retention != Retention() or any(s.retention != SourceRetention() for s in settings.sources.values()):
         yield "retention: this version prunes nothing; the file grows with what comes in"
+    if settings.store.wal_max != Store().wal_max:
+        yield "store.wal_max: this version does not report the log's size; look at `oncebox stats`"
     if settings.callers:
         yield "callers: this version answers no operations (/do)"
     if any(source.silent for source in settings.sources.values()):

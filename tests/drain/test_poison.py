@@ -50,7 +50,8 @@ PROCESS = """
 import sys
 from pathlib import Path
 import anyio
-from oncebox.drain.drain import Drain, set_up, wall_clock
+from oncebox.clock import wall_clock
+from oncebox.drain.drain import Drain, set_up
 from oncebox.drain.load import load_handlers
 from oncebox.route import compile_router
 from oncebox.store.sqlite import open_store

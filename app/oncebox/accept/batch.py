@@ -11,9 +11,10 @@ import msgspec
 from msgspec import UNSET
 
 from oncebox.accept.form import form_pairs
-from oncebox.accept.pointer import BOM, Path, first_items, parse_pointer, walk
+from oncebox.accept.pointer import first_items, parse_pointer, walk
 from oncebox.accept.slices import slice_items
 from oncebox.errors import Rejected
+from oncebox.pointer import BOM, Path
 
 MAX_ITEMS = 10_000
 JSON = "application/json"

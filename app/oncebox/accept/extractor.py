@@ -13,7 +13,8 @@ import msgspec
 
 from oncebox.accept.form import Pairs, form_pairs, query_pairs
 from oncebox.accept.incoming import Incoming
-from oncebox.accept.pointer import NotText, Path, Pointers, Unreadable, parse_pointer, text_of
+from oncebox.accept.pointer import NotText, Pointers, Unreadable, parse_pointer, text_of
+from oncebox.pointer import Path
 
 WRITTEN = (
     "header:NAME, body:/pointer, form:NAME, query:NAME, hash:body, cloudevent:NAME or (of a batch) envelope:/pointer "

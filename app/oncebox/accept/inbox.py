@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from time import time_ns
 
 import msgspec
 
@@ -12,11 +11,12 @@ from oncebox.accept.body import Receive, read_body
 from oncebox.accept.door import Door
 from oncebox.accept.incoming import Incoming, read_headers
 from oncebox.accept.refusal import Refusals
+from oncebox.clock import wall_clock
 from oncebox.errors import IdConflict, Overloaded, Rejected, StorageFull
 from oncebox.model import Refused
 from oncebox.store import Store
 
-__all__ = ["Answer", "Inbox", "Request", "now_us"]
+__all__ = ["Answer", "Inbox", "Request"]
 
 # A wrong secret or pointer of ours would lose these for good: many senders never try a 4xx again.
 _KEPT = (400, 401)
@@ -39,11 +39,6 @@ class Request(msgspec.Struct, frozen=True):
     peer: str | None = None
 
 
-def now_us() -> int:
-    """The wall clock in unix microseconds."""
-    return time_ns() // 1000
-
-
 class Inbox:
     """The configured doors in front of one store.
 
@@ -51,7 +46,7 @@ class Inbox:
     (source, number) last proved a request genuine, in unix microseconds.
     """
 
-    def __init__(self, doors: Mapping[str, Door], store: Store, clock: Callable[[], int] = now_us) -> None:
+    def __init__(self, doors: Mapping[str, Door], store: Store, clock: Callable[[], int] = wall_clock) -> None:
         self.doors = doors
         self.store = store
         self.clock = clock

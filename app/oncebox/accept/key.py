@@ -10,8 +10,9 @@ import msgspec
 
 from oncebox.accept.extractor import Extractor, Unfit, View, compile_all
 from oncebox.accept.incoming import Incoming
-from oncebox.accept.pointer import BOM, Path, Pointers, Unreadable
+from oncebox.accept.pointer import Pointers, Unreadable
 from oncebox.errors import ConfigError, Rejected
+from oncebox.pointer import BOM, Path
 
 Spec = str | Sequence[str]
 

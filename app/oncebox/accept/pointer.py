@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
-Path = tuple[str, ...]
+from oncebox.pointer import BOM, Path, parse
 
-BOM = b"\xef\xbb\xbf"
 # A key of digits up to here is also an index into a list.
 MAX_INDEX = 999
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)")
@@ -31,9 +30,9 @@ class NotText(ValueError):
 
 def parse_pointer(text: str) -> Path:
     """The keys of a pointer such as `/entry/0/id`; raises ValueError saying how one is written."""
-    if not re.fullmatch(r"(?s)(?:/(?:[^~/]|~[01])*)+", text):
-        raise ValueError(f'"{text}" is not a JSON pointer such as "/event/id" (~1 stands for a slash, ~0 for ~)')
-    return tuple(key.replace("~1", "/").replace("~0", "~") for key in text[1:].split("/"))
+    if not text:
+        raise ValueError('"" is not a JSON pointer such as "/event/id": it would be the whole body')
+    return parse(text)
 
 
 class Pointers:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-from oncebox.accept.pointer import Path, list_index
+from oncebox.accept.pointer import list_index
+from oncebox.pointer import Path
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 # Numbers are only stepped over; of any length, and never as floats.

@@ -3,7 +3,6 @@ takes."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
@@ -13,6 +12,7 @@ import anyio
 from oncebox.cli.client import Client
 from oncebox.cli.inbox import client_for, load_config
 from oncebox.cli.options import Asked
+from oncebox.clock import wall_clock
 from oncebox.config import Config
 from oncebox.operate import rerunning, targets
 from oncebox.operate.targets import Known
@@ -92,11 +92,11 @@ class FileDesk:
 
     def rerun_event(self, seq: int, order: Json) -> Json:
         one = rerunning.OneOrder(**order)
-        return self._write(lambda s: rerunning.rerun_event(s, seq, one, self._names, who=WHO, now=_now()))
+        return self._write(lambda s: rerunning.rerun_event(s, seq, one, self._names, who=WHO, now=wall_clock()))
 
     def rerun_many(self, order: Json) -> Json:
         many = rerunning.Order(**order)
-        return self._write(lambda s: rerunning.order_rerun(s, many, self._names, who=WHO, now=_now()))
+        return self._write(lambda s: rerunning.order_rerun(s, many, self._names, who=WHO, now=wall_clock()))
 
     def reruns(self, given: Mapping[str, str]) -> Json:
         return self._read(rerunning.reruns(given))
@@ -105,19 +105,19 @@ class FileDesk:
         return self._read(rerunning.rerun(id))
 
     def cancel(self, id: int) -> Json:
-        return self._write(lambda s: rerunning.cancel_rerun(s, id, who=WHO, now=_now()))
+        return self._write(lambda s: rerunning.cancel_rerun(s, id, who=WHO, now=wall_clock()))
 
     def targets(self) -> Json:
         return self._read(targets.targets(self._known, {}))
 
     def pause(self, name: str, why: str) -> Json:
-        return self._write(lambda s: targets.pause(s, self._known, name, why, who=WHO, now=_now()))
+        return self._write(lambda s: targets.pause(s, self._known, name, why, who=WHO, now=wall_clock()))
 
     def resume(self, name: str) -> Json:
-        return self._write(lambda s: targets.resume(s, self._known, name, who=WHO, now=_now()))
+        return self._write(lambda s: targets.resume(s, self._known, name, who=WHO, now=wall_clock()))
 
     def sources(self) -> Json:
-        return self._read(targets.sources(self._config, sorted(internal(self._config, self._routes)), _now()))
+        return self._read(targets.sources(self._config, sorted(internal(self._config, self._routes)), wall_clock()))
 
     def _read(self, query: Callable[[Any], Json]) -> Json:
         with open_offline(self._config.store.path) as read:
@@ -140,7 +140,3 @@ def open_desk(asked: Asked) -> Desk:
     """The desk that is meant: --url, else the server that has the configured file open, else the file."""
     client = client_for(asked)
     return ServerDesk(client) if client is not None else FileDesk(load_config(asked.config))
-
-
-def _now() -> int:
-    return time.time_ns() // 1000

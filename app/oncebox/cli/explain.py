@@ -26,8 +26,8 @@ def explain(asked: Asked, file: str | None, n: int | None) -> None:
     """
     import msgspec
 
-    from oncebox.accept.inbox import now_us
     from oncebox.cli.inbox import load_config
+    from oncebox.clock import wall_clock
     from oncebox.errors import OnceboxError
 
     if n is not None and file is not None:
@@ -35,7 +35,7 @@ def explain(asked: Asked, file: str | None, n: int | None) -> None:
     judge = Judge(load_config(asked.config))
     for number, line in enumerate(_refused(asked, n) if n is not None else _lines(file), 1):
         try:
-            found = judge(line, now_us())
+            found = judge(line, wall_clock())
         except OnceboxError as error:
             raise OnceboxError(f"line {number}: {error}") from None
         click.echo(msgspec.json.encode(found))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 from oncebox.cli.client import Client
 from oncebox.cli.options import Asked
+from oncebox.clock import wall_clock
 from oncebox.config import Config, load
 from oncebox.errors import NotReachable, OnceboxError
 from oncebox.operate import look
@@ -72,7 +72,7 @@ class File:
         self._config = config
 
     def events(self, given: Given) -> Json:
-        return self._ask(look.events(_named(given), _now()))
+        return self._ask(look.events(_named(given), wall_clock()))
 
     def event(self, seq: int) -> Json:
         return self._ask(look.event(seq))
@@ -84,7 +84,7 @@ class File:
         return self._ask(look.lookup({"source": source, "id": id}))
 
     def stats(self) -> Json:
-        return self._ask(look.stats({}, _now(), self._config.store.path, self._config.sources))
+        return self._ask(look.stats({}, wall_clock(), self._config.store.path, self._config.sources))
 
     def refused(self, given: Given) -> Json:
         return self._ask(look.refused(_named(given)))
@@ -100,10 +100,6 @@ class File:
 
 def _named(given: Given) -> dict[str, str]:
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _now() -> int:
-    return time.time_ns() // 1000
 
 
 def load_config(path: Path | None, **overrides: object) -> Config:

@@ -80,7 +80,8 @@ def _in_file(config: Any, n: int | None, source: str | None, *, trust: bool) -> 
     import anyio
 
     from oncebox.accept.doors import compile_doors
-    from oncebox.accept.inbox import Inbox, now_us
+    from oncebox.accept.inbox import Inbox
+    from oncebox.clock import wall_clock
     from oncebox.server import all_routes, internal, load, route_by, store_options
     from oncebox.store.refusals import waiting
     from oncebox.store.sqlite import open_store
@@ -91,7 +92,7 @@ def _in_file(config: Any, n: int | None, source: str | None, *, trust: bool) -> 
     async def work() -> list[Json]:
         path = config.store.path
         async with open_store(path, router=route_by(routes), internal=sources, options=options) as store:
-            inbox = Inbox(doors, store, now_us)
+            inbox = Inbox(doors, store, wall_clock)
             numbers = [n] if n is not None else await store.read(lambda db: waiting(db, str(source)))
             return [await _tried(store, inbox, one, trust=trust) for one in numbers]
 

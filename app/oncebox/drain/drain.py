@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import anyio
 
+from oncebox.clock import wall_clock
 from oncebox.drain.handler import TRANSACTIONAL
 from oncebox.drain.lane import Lane
 from oncebox.drain.load import Handlers
@@ -26,11 +27,6 @@ LAST_MOMENT = 1.0
 TROUBLED_REST = 1.0
 
 log = logging.getLogger("oncebox.drain")
-
-
-def wall_clock() -> int:
-    """Unix microseconds."""
-    return time.time_ns() // 1000
 
 
 async def set_up(store: Store, handlers: Handlers, now: Callable[[], int] = wall_clock) -> None:
@@ -57,7 +53,6 @@ class Drain:
     ) -> None:
         transactional = [h for h in handlers.handlers if h.kind == TRANSACTIONAL]
         others = [HandlerTarget(h, store, now) for h in handlers.handlers if h.kind != TRANSACTIONAL]
-        self.progressed_at = time.monotonic()
         self._shared = shared = Shared(store, now, jitter)
         self._slicing = Slicing(
             TransactionalRunner(transactional, now, sync_timeout=sync_timeout, jitter=jitter), shared
@@ -143,7 +138,6 @@ class Drain:
                     await self._recover_from(error, name)
                     continue
                 self._trouble.pop(name, None)
-                self.progressed_at = time.monotonic()
                 if rest is not None:
                     await self._rest(loop, rest)
         finally:

@@ -18,13 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from oncebox.model import Arrival, Claimed, Planned, Refused, Settled, StagedWrites, Stored
+from oncebox.model import Arrival, Claimed, Refused, Settled, StagedWrites, Stored
 
 T = TypeVar("T")
 
 Params = Sequence[Any]
 Row = tuple[Any, ...]
-Router = Callable[[Arrival], Sequence[Planned]]
 
 
 class Transaction(Protocol):

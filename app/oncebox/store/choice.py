@@ -13,9 +13,9 @@ import msgspec
 from oncebox.encoding import decode
 from oncebox.model import Arrival, Planned
 from oncebox.pointer import Document, Path, canonical, equal, parse
+from oncebox.route import Router
 from oncebox.store.listing import HOUR, RARE, Selection, conditions
 from oncebox.store.queries import MANY
-from oncebox.store.routing import Router
 from oncebox.store.statement import own
 
 STATES = ("done", "dead", "unrouted")

@@ -12,7 +12,6 @@ from oncebox.store.books import MINUTE
 from oncebox.store.statement import own
 
 DELIVERY_STATES = ("pending", "parked", "running", "done", "dead", "unrouted")
-CHARTED = ("received", "replays", "done", "dead")
 PATIENCE = 0.1
 DAY = 1440
 FEW = 5000

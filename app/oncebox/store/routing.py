@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from oncebox.model import Arrival, Planned
+from oncebox.route import Router
 from oncebox.store.statement import own
 
 UNFINISHED = own(
     "select exists (select 1 from deliveries where target = ? and order_key = ? and order_key is not null "
     "and state <> 'done' and state <> ?)"
 )
-
-Router = Callable[[Arrival], Sequence[Planned]]
 
 
 def nowhere(_arrival: Arrival) -> Sequence[Planned]:

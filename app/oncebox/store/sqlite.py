@@ -15,6 +15,7 @@ import aiosqlite
 import anyio
 
 from oncebox.model import Arrival, Claimed, Refused, Settled, StagedWrites, Stored
+from oncebox.route import Router
 from oncebox.store import Runner, Transaction, refusals
 from oncebox.store.books import Books
 from oncebox.store.care import Care
@@ -28,7 +29,7 @@ from oncebox.store.pauses import Pauses
 from oncebox.store.readers import Readers
 from oncebox.store.recovery import recover
 from oncebox.store.reruns import suffix
-from oncebox.store.routing import Router, Routing, nowhere
+from oncebox.store.routing import Routing, nowhere
 from oncebox.store.settles import current, settle
 from oncebox.store.slices import Done, Slices
 from oncebox.store.staged import apply
