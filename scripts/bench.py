@@ -1,4 +1,4 @@
-"""Figures of real server processes on loopback: accepts, replays, drain, memory. Bounded; ends what it started."""
+"""Figures of real server processes on loopback. Bounded in time and number; ends what it started."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ import argparse
 import json
 import os
 import platform
-import socket
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-SCRIPTS = Path(__file__).parent
-SECRET = "bench-secret-of-no-value"  # noqa: S105  # it signs requests to ourselves only
+from rig import SCRIPTS, SECRET, Figures, Inbox, free_port, load, loading, outcome, resident, started, sync_ms
+
 HANDLERS = """
 import time
 from oncebox import Event, Transaction, on, setup
@@ -32,6 +27,18 @@ def tables(db: Transaction) -> None:
 def insert(event: Event, db: Transaction) -> None:
     db.execute("insert into effects values (?, ?)", (event.id, time.time_ns()))
 """
+CALLED = """
+from oncebox import Reply, Request, Transaction, operation, setup
+
+@setup
+def tables(db: Transaction) -> None:
+    db.execute("create table if not exists made (id integer primary key, what text not null) strict")
+
+@operation("make")
+def make(request: Request, db: Transaction) -> Reply:
+    [(id,)] = db.execute("insert into made (what) values (?) returning id", (request.json()["id"],))
+    return Reply(201, {"id": id}, headers={"Location": f"/made/{id}"})
+"""
 # A target of the same name that finishes nothing: what is accepted meanwhile becomes a backlog.
 WAITING = """
 import asyncio
@@ -41,127 +48,47 @@ from oncebox import Event, on
 async def insert(event: Event) -> None:
     await asyncio.sleep(3600)
 """
-Figures = dict[str, Any]
-
-
-class Inbox:
-    """A folder with a configuration and a file, for one `oncebox serve` after the other."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.db = folder / "bench.db"
-        self.port = free_port()
-
-    def write(self, handlers: str = "") -> None:
-        module = f"handlers_{time.time_ns()}"
-        named = f'"{module}"' if handlers else ""
-        if handlers:
-            (self.folder / f"{module}.py").write_text(handlers)
-        (self.folder / "litestar.toml").write_text(
-            f"handlers = [{named}]\n"
-            f'[server]\nport = {self.port}\ngrace = "5s"\n[store]\npath = "{self.db}"\ndurability = "full"\n'
-            '[sources.bench]\nid = "body:/id"\ntype = "body:/type"\n'
-            'signature = { scheme = "hmac", hash = "sha256", from = "header:X-Signature", encoding = "hex", '
-            f'message = "{{body}}" }}\nsecrets = ["plain:{SECRET}"]\n'
-        )
-
-    @contextmanager
-    def serve(self) -> Iterator[subprocess.Popen[bytes]]:
-        """A running server; ended with SIGTERM, and it must end with 0."""
-        code = "from oncebox.cli import main; main()"
-        command = [sys.executable, "-c", code, "serve", "--config", str(self.folder / "litestar.toml")]
-        with started(command, self.port, self.folder / "server.log") as process:
-            yield process
-        if process.returncode != 0:
-            raise SystemExit(f"the server ended with {process.returncode}:\n{(self.folder / 'server.log').read_text()}")
-
-    def ask(self, sql: str) -> Any:
-        """The first value of a query on the file, read-only."""
-        with closing(sqlite3.connect(f"file:{self.db}?mode=ro", uri=True)) as db:
-            return db.execute(sql).fetchone()[0]
-
-
-@contextmanager
-def started(command: list[str], port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A child process that answers on its port; ended by its own id on the way out."""
-    environment = os.environ | {"PYTHONPATH": str(SCRIPTS.parent / "app")}
-    with log.open("ab") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment) as process:
-        try:
-            wait_for(process, port, log)
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
-        with closing(socket.socket()) as probe:
-            probe.settimeout(1)
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.02)
-    raise SystemExit(f"the server on port {port} did not start:\n{log.read_text()}")
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        return int(probe.getsockname()[1])
-
-
-def load(port: int, **plan: object) -> Figures:
-    """Run the load generator in its own process; anything but 202 ends the measurement."""
-    wanted = json.dumps({"port": port, "secret": SECRET} | plan)
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "load.py"), wanted], stdout=subprocess.PIPE, check=True, timeout=600
-    )
-    figures: Figures = json.loads(done.stdout)
-    if figures["wrong"]:
-        raise SystemExit(f"answers other than 202: {figures['wrong']}")
-    return figures
 
 
 def accepts(args: argparse.Namespace, folder: Path) -> Figures:
-    """New events (or only replays) against the constant answer, in alternation."""
+    """New events (or only replays) against the constant answer."""
     inbox = Inbox(folder)
     inbox.write(WAITING if args.routed else "")
+    return alternated(args, inbox, ["events"])
+
+
+def operations(args: argparse.Namespace, folder: Path) -> Figures:
+    """Calls of an operation that does one insert, each with a new key, against the constant answer."""
+    inbox = Inbox(folder)
+    inbox.write(CALLED, f'[callers]\nbench = "plain:{SECRET}"\n')
+    return alternated(args, inbox, ["made", "operations"], operation="make", status=201)
+
+
+def alternated(args: argparse.Namespace, inbox: Inbox, tables: list[str], **ours: object) -> Figures:
+    """The inbox and the constant answer in alternation; `ours` is what is planned otherwise for the inbox.
+
+    What was answered as new is then counted in the tables.
+    """
     constant = free_port()
     yardstick = [sys.executable, str(SCRIPTS / "constant_server.py"), str(constant)]
     result: Figures = {}
     first = 0
-    with inbox.serve(), started(yardstick, constant, folder / "constant.log"):
+    with inbox.serve(), started(yardstick, constant, inbox.folder / "constant.log"):
         for connections in args.connections:
             pairs = []
             for pair in range(args.pairs):
                 plan = plan_of(args, connections, f"{connections:03d}{pair:03d}")
-                synced = sync_ms(folder / "probe")
-                pairs.append((load(inbox.port, **plan) | {"sync": synced}, load(constant, **plan) | {"sync": 0.0}))
-                first += pairs[-1][0]["first"]
+                synced = sync_ms(inbox.folder / "probe")
+                got = load(inbox.port, **plan, **ours) | {"sync": synced}
+                pairs.append((got, load(constant, **plan) | {"sync": 0.0}))
+                first += got["first"]
                 show(connections, pair, *pairs[-1])
             result[str(connections)] = summary(pairs)
-    stored = inbox.ask("select count(*) from events")
-    if stored != first:
-        raise SystemExit(f"{first} events were acknowledged and the file has {stored}")
-    return result | {"events": first}
-
-
-def sync_ms(probe: Path) -> float:
-    """What this disk takes for one durable write of about a commit's size, just now; the median of a hundred."""
-    taken = []
-    with probe.open("wb", buffering=0) as file:
-        for _ in range(100):
-            file.write(bytes(16384))
-            began = time.perf_counter()
-            os.fdatasync(file.fileno())
-            taken.append(time.perf_counter() - began)
-    probe.unlink()
-    return round(median(taken) * 1e3, 3)
+    for table in tables:
+        stored = inbox.ask(f"select count(*) from {table}")  # noqa: S608  # one of those above
+        if stored != first:
+            raise SystemExit(f"{first} were acknowledged and {table} has {stored}")
+    return result | {tables[0]: first}
 
 
 def plan_of(args: argparse.Namespace, connections: int, run: str) -> Figures:
@@ -234,6 +161,30 @@ def wait_until_done(inbox: Inbox, total: int) -> None:
     raise SystemExit(f"not all of {total} events were handled within two minutes")
 
 
+def junk(args: argparse.Namespace, folder: Path) -> Figures:
+    """Good traffic at a fixed rate, alone and beside requests with wrong signatures, in alternation."""
+    inbox = Inbox(folder)
+    inbox.write()
+    good: Figures = {"connections": 16, "rate": args.rate, "requests": 10**6, "seconds": args.seconds}
+    bad: Figures = good | {"secret": "wrong", "status": 401, "rate": args.junk, "seconds": args.seconds + 1}
+    pairs, sent = [], 0
+    with inbox.serve():
+        for pair in range(args.pairs):
+            alone = load(inbox.port, run=f"a{pair:05d}", **good)
+            with loading(inbox.port, run=f"j{pair:05d}", **bad) as others:
+                beside = load(inbox.port, run=f"b{pair:05d}", **good)
+                sent += outcome(others)["answered"]
+            pairs.append((alone, beside))
+            print(
+                *(f"{one['rate']:.0f}/s mean {one['mean']:.3f} p99 {one['p99']:.3f} ms" for one in pairs[-1]),
+                flush=True,
+            )
+    slower = {key: round(median(two[key] / one[key] for one, two in pairs) - 1, 3) for key in ("mean", "p50", "p99")}
+    result: Figures = {"junk": sent, "slower": slower, "kept": inbox.ask("select count(*) from refused")}
+    print(result)
+    return result
+
+
 def memory(args: argparse.Namespace, folder: Path) -> Figures:
     """Resident memory of the server before, and after so many events with a handler at work."""
     inbox = Inbox(folder)
@@ -254,16 +205,9 @@ def memory(args: argparse.Namespace, folder: Path) -> Figures:
     return result
 
 
-def resident(pid: int, field: str) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return round(int(line.split()[1]) / 1024, 1)
-    raise SystemExit(f"no {field} of process {pid}")
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    parser.add_argument("command", choices=["accepts", "replays", "drain", "memory"])
+    parser.add_argument("command", choices=["accepts", "replays", "operations", "drain", "junk", "memory"])
     parser.add_argument(
         "--dir", type=Path, default=Path(), help="where the file lies (a folder below it; default: here)"
     )
@@ -274,7 +218,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--random-ids", action="store_true")
     parser.add_argument("--routed", action="store_true", help="accepts: each event has a delivery, too")
     parser.add_argument("--events", type=int, default=None, help="drain: the backlog (50000); memory: in all (100000)")
-    parser.add_argument("--rate", type=float, default=3000, help="drain: accepts a second meanwhile")
+    parser.add_argument("--rate", type=float, default=3000, help="drain, junk: accepts a second meanwhile")
+    parser.add_argument("--junk", type=float, default=1000, help="junk: refused requests a second")
     args = parser.parse_args()
     if args.events is None:
         args.events = 100_000 if args.command == "memory" else 50_000
@@ -283,7 +228,14 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
-    commands = {"accepts": accepts, "replays": accepts, "drain": drain, "memory": memory}
+    commands = {
+        "accepts": accepts,
+        "replays": accepts,
+        "operations": operations,
+        "drain": drain,
+        "junk": junk,
+        "memory": memory,
+    }
     with tempfile.TemporaryDirectory(prefix="oncebox-bench-", dir=args.dir.resolve()) as folder:
         figures = commands[args.command](args, Path(folder))
     machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "sqlite": sqlite3.sqlite_version}

@@ -33,6 +33,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 0.0
     size: int = 1024
     random_ids: bool = False
+    operation: str = ""  # with a name: calls of it with the id as their key, in place of events
+    status: int = 202  # what every answer must be
     known: int = 0  # with a number: these many ids are sent once, unmeasured, and then again and again
 
 
@@ -54,7 +56,8 @@ class Tally:
 class Connection(asyncio.Protocol):
     """One keep-alive connection with one request in flight; asks `supply` for the next one after each answer."""
 
-    def __init__(self, supply: Iterator[bytes], tally: Tally, deadline: int, interval: int) -> None:
+    def __init__(self, plan: Plan, supply: Iterator[bytes], tally: Tally, deadline: int, interval: int) -> None:
+        self.status = plan.status
         self.supply = supply
         self.tally = tally
         self.deadline = deadline
@@ -110,21 +113,26 @@ class Connection(asyncio.Protocol):
         tally.last_at = time.perf_counter_ns()
         if b"\r\nidempotent-replayed: true" in head:
             tally.replayed += 1
-        if head[9:12] != b"202":
-            status = head[9:12].decode()
+        status = head[9:12].decode()
+        if int(status) != self.status:
             tally.wrong[status] = tally.wrong.get(status, 0) + 1
         elif self.sent_at >= tally.measure_from:
             tally.latencies.append(tally.last_at - self.sent_at)
 
 
 def request(plan: Plan, id: str) -> bytes:
-    """One signed request, ready for the wire, with a JSON body of exactly the planned size."""
+    """One signed request or one call, ready for the wire, with a JSON body of exactly the planned size."""
     body = json.dumps({"id": id, "type": "bench.sent", "pad": ""}, separators=(",", ":")).encode()
     body = body[:-2] + b"x" * (plan.size - len(body)) + body[-2:]
-    signature = hmac.new(plan.secret.encode(), body, hashlib.sha256).hexdigest()
+    if plan.operation:
+        path = f"/do/{plan.operation}"
+        proof = f"Authorization: Bearer {plan.secret}\r\nIdempotency-Key: {id}"
+    else:
+        path = "/in/bench"
+        proof = f"X-Signature: {hmac.new(plan.secret.encode(), body, hashlib.sha256).hexdigest()}"
     head = (
-        f"POST /in/bench HTTP/1.1\r\nHost: {HOST}:{plan.port}\r\nContent-Type: application/json\r\n"
-        f"X-Signature: {signature}\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: {HOST}:{plan.port}\r\nContent-Type: application/json\r\n"
+        f"{proof}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
@@ -144,7 +152,7 @@ async def drive(plan: Plan, supply: Iterator[bytes], *, seconds: float, warm_up:
     deadline = tally.measure_from + int(seconds * 1e9)
     interval = int(1e9 / plan.rate) if plan.rate else 0
     open_all = [
-        loop.create_connection(lambda: Connection(supply, tally, deadline, interval), HOST, plan.port)
+        loop.create_connection(lambda: Connection(plan, supply, tally, deadline, interval), HOST, plan.port)
         for _ in range(plan.connections)
     ]
     connections = [protocol for _, protocol in await asyncio.gather(*open_all)]
@@ -180,6 +188,7 @@ def figures(tally: Tally) -> dict[str, object]:
         "measured": len(latencies),
         "wrong": tally.wrong,
         "load_cpu": round(tally.cpu, 2),
+        "mean": round(sum(latencies) / max(len(latencies), 1) / 1e6, 3),
     } | {name: round(quantile(latencies, part), 3) for name, part in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
 
 

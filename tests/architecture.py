@@ -13,11 +13,21 @@ MAX_LINES = 300
 FORBIDDEN_NAMES = {"base", "common", "helper", "helpers", "manager", "managers", "misc", "util", "utils"}
 
 # Who stands above whom. A top-level module that is not named here is a word like `model`, at the bottom.
-RANKS = {"cli": 5, "testing": 5, "server": 4, "operate": 3, "accept": 3, "drain": 3, "store": 2, "config": 2}
+RANKS = {
+    "cli": 5,
+    "testing": 5,
+    "server": 4,
+    "operate": 3,
+    "accept": 3,
+    "drain": 3,
+    "perform": 3,
+    "store": 2,
+    "config": 2,
+}
 # Rooms of several modules at the top: what is said of the room is said of each of them.
 ROOMS = {
     "config": {"defaults", "kind", "rules", "settings", "table"},
-    "server": {"logs", "serve", "watch", "reload"},
+    "server": {"logs", "mount", "plugin", "reload", "serve", "watch", "wire", "wiring"},
 }
 KNOW_CONFIG = {"config", "accept", "drain", "operate", "server", "cli", "testing"}
 
@@ -25,7 +35,7 @@ KNOW_CONFIG = {"config", "accept", "drain", "operate", "server", "cli", "testing
 OWNERS = {
     "sqlite3": ("store", "store.*"),
     "aiosqlite": ("store", "store.*"),
-    "litestar": ("accept.ingress", "operate", "operate.*", "server"),
+    "litestar": ("accept.ingress", "operate", "operate.*", "server", "mount", "plugin"),
     "aiohttp": ("drain.http",),
     "httpx": (),
     "requests": (),
@@ -33,10 +43,10 @@ OWNERS = {
     "click": ("cli", "cli.*"),
 }
 
-# Pure is every word but `secret`, which reads files, and `clock`, which is one; all of accept but the modules that meet
-# a request in the making; and what the drain decides by.
+# Pure is every word but `secret`, which reads files, `clock`, which is one, and `body`, which waits for its end; all of
+# accept but the modules that meet a request in the making; and what the drain and the operations decide by.
 ACTS_IN_ACCEPT = ("accept", "accept.body*", "accept.door*", "accept.inbox", "accept.ingress", "accept.refusal*")
-PURE_IN_DRAIN = ("drain.retry", "drain.breaker")
+PURE = ("drain.retry", "drain.breaker", "perform.callers", "perform.fingerprint", "perform.key", "perform.reply")
 IMPURE_IMPORTS = {"time", "random", "secrets", "os", "socket", "asyncio", "anyio", "threading", "subprocess"}
 CLOCKS = {"now", "utcnow", "today"}
 
@@ -105,7 +115,7 @@ def inner_imports(module: Module, modules: Mapping[str, Module]) -> Iterator[str
 
 
 def arrows(modules: Mapping[str, Module]) -> Iterator[str]:
-    """Imports point down; accept and drain do not know each other; few know the configuration."""
+    """Imports point down; accept, drain and perform do not know each other; few know the configuration."""
     for module in modules.values():
         if module.name == "":
             continue
@@ -125,7 +135,7 @@ def _against(room: str, target: str) -> str | None:
     above, below = RANKS.get(room, 1), RANKS.get(target, 1)
     if above > below or above == below == 1:
         return None
-    return "imports point down only (cli, testing > server > operate, accept, drain > store > words)"
+    return "imports point down only (cli, testing > server > operate, accept, drain, perform > store > words)"
 
 
 def cycles(modules: Mapping[str, Module]) -> Iterator[str]:
@@ -189,8 +199,8 @@ def pure(modules: Mapping[str, Module]) -> Iterator[str]:
 def _is_pure(module: Module) -> bool:
     if module.room == "accept":
         return not _matches(module.name, ACTS_IN_ACCEPT)
-    word = module.name != "" and module.room not in {*RANKS, "secret", "clock"}
-    return word or _matches(module.name, PURE_IN_DRAIN)
+    word = module.name != "" and module.room not in {*RANKS, "secret", "clock", "body"}
+    return word or _matches(module.name, PURE)
 
 
 def shape(modules: Mapping[str, Module]) -> Iterator[str]:
@@ -205,7 +215,8 @@ def shape(modules: Mapping[str, Module]) -> Iterator[str]:
             yield f"{module.name}: name it after the one thing that it is"
         if any(source.startswith(".") for source, _ in module.imports):
             yield f"{module.name} has a relative import: write the whole name"
-        if any(_dotted(node).endswith("TYPE_CHECKING") for node in ast.walk(module.tree)):
+        # The front door tells type checkers of what it imports late; nothing there imports it back.
+        if module.name and any(_dotted(node).endswith("TYPE_CHECKING") for node in ast.walk(module.tree)):
             yield f"{module.name} uses TYPE_CHECKING: mend the cycle that it hides"
 
 

@@ -53,7 +53,8 @@ def test_the_package_is_found() -> None:
 
 def verdict(rule: Callable[[Mapping[str, Module]], Iterator[str]], sources: dict[str, str]) -> list[str]:
     known = dict.fromkeys(
-        ("", "model", "errors", "config", "settings", "watch", "store", "server", "cli", "accept", "drain"), ""
+        ("", "model", "errors", "config", "settings", "watch", "store", "server", "cli", "accept", "drain", "perform"),
+        "",
     )
     return list(rule({name: Module(name, source) for name, source in (known | sources).items()}))
 
@@ -76,6 +77,9 @@ def verdict(rule: Callable[[Mapping[str, Module]], Iterator[str]], sources: dict
         ("store.writer", "from oncebox import Event"),
         ("config", "from oncebox.store import Store"),
         ("accept.inbox", "from oncebox.operate import api"),
+        ("perform.desk", "from oncebox.accept import inbox"),
+        ("perform.desk", "from oncebox.drain import staging"),
+        ("drain.drain", "import oncebox.perform"),
     ],
 )
 def test_an_import_that_points_up_or_sideways_is_found(module: str, source: str) -> None:
@@ -118,6 +122,7 @@ def test_a_cycle_is_found_once_even_when_a_function_hides_it() -> None:
         ("drain.http", "import httpx"),
         ("server", "from rich.table import Table"),
         ("server", "import click"),
+        ("perform.ingress", "from litestar import asgi"),
     ],
 )
 def test_an_outside_package_in_the_wrong_room_is_found(module: str, source: str) -> None:
@@ -154,7 +159,9 @@ def test_printing_is_found_everywhere_but_in_the_command_line(source: str) -> No
         "def f():\n    import asyncio",
     ],
 )
-@pytest.mark.parametrize("module", ["route", "accept.signature", "accept.signature_jws", "drain.retry"])
+@pytest.mark.parametrize(
+    "module", ["route", "accept.signature", "accept.signature_jws", "drain.retry", "perform.fingerprint"]
+)
 def test_a_pure_module_with_a_clock_or_a_connection_is_found(module: str, source: str) -> None:
     assert len(verdict(architecture.pure, {module: source})) == 1
     assert verdict(architecture.pure, {"drain.drain": source}) == []

@@ -175,11 +175,43 @@ def test_a_file_saved_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
         ('[server]\nhost = "0.0.0.0"', "server.host: 0.0.0.0 is reachable from other machines"),
         ('[server]\nhost = "::"\npublic_url = "http://x.example"', "server.host: :: is reachable from other machines"),
         ('[store]\ndurability = "normal"', "store.durability: normal may lose acknowledged events"),
+        (
+            '[sources.mail]\ninternal = true\nid = "header:X"\nbatch = "array"\nloopback_only = true',
+            "sources.mail: internal = true takes nothing from outside, so id, batch and loopback_only have no effect",
+        ),
+        (
+            '[sources.mail]\ninternal = true\non_missing_id = "unique"',
+            "sources.mail: internal = true takes nothing from outside, so on_missing_id has no effect",
+        ),
+        (
+            '[sources.s]\nid = "header:X"\nunsigned = true\nsignature = { scheme = "hmac" }',
+            "sources.s: unsigned = true checks nothing, so signature has no effect",
+        ),
+        (
+            '[[routes]]\nsource = "s"\nto = "t"\non_dead = "skip"',
+            "routes[0]: on_dead is about events in order; without ordered_by it has no effect",
+        ),
+        (
+            '[sources.s]\nid = "header:X"\nunsigned = true\ntime = "header:T"',
+            "time: this version does nothing with the sender's own time",
+        ),
+        ('[targets.t]\ncommand = ["./nope.sh", "x"]', "targets.t.command: there is no "),
+        ('[targets.t]\ncommand = ["./litestar.toml"]', "targets.t.command: "),
+        ('[targets.t]\ncommand = ["no-such-program-anywhere"]', 'targets.t.command: there is no program "no-such'),
     ],
 )
 def test_what_is_allowed_but_unwise_is_told(tmp_path: Path, text: str, told: str) -> None:
     (warning,) = load(write(tmp_path, text), environ={}, overrides={}).warnings
     assert warning.startswith(told)
+
+
+def test_a_command_that_can_be_started_is_not_warned_about(tmp_path: Path) -> None:
+    script = write(tmp_path, "#!/bin/sh", "deploy.sh")
+    text = '[targets.a]\ncommand = ["./deploy.sh"]\n[targets.b]\ncommand = ["sh", "-c", "true"]'
+    (warning,) = load(write(tmp_path, text), environ={}, overrides={}).warnings
+    assert warning.startswith(f"targets.a.command: {script} is not a file that may be executed")
+    script.chmod(0o755)
+    assert load(write(tmp_path, text), environ={}, overrides={}).warnings == ()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])

@@ -12,6 +12,13 @@ from oncebox.errors import ConfigError
 DEMO = '[sources.demo]\nid = "header:X"\nunsigned = true\n'
 ALERTS = '"failing", "dead", "paused", "silent", "backlog", "refused", "disk", "backup", "clock"'
 POLICIES = '"reject", "body-hash", "body-hash:10m" or "unique"'
+METHODS = '"POST", "GET", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"'
+MEDIA = 'a content type such as "application/json"'
+BATCHES = '"array", "array:/pointer", "form:NAME", "ndjson" or "cloudevents"'
+UNSENDABLE = (
+    "what plain:… holds cannot be sent in a header (not shown); use letters, digits and signs of ASCII on one line, "
+    "such as what `openssl rand -base64 32` prints"
+)
 REFERENCE = '"env:NAME", "file:path" or "plain:the text itself"'
 SIGN = '[sources.s]\nid = "header:X"\nsignature = { scheme = "hmac" }\n'
 
@@ -127,7 +134,54 @@ ONE = [
     ),
     (
         f'{DEMO}batch = "arrays"',
-        'sources.demo.batch: "arrays" is not "array", "array:/pointer", "form:NAME", "ndjson" or "cloudevents"',
+        f'sources.demo.batch: "arrays" is not {BATCHES}; did you mean "array"?',
+    ),
+    (
+        f'{DEMO}methods = ["PSOT"]',
+        f'sources.demo.methods[0]: "PSOT" is not one of {METHODS}; did you mean "POST"?',
+    ),
+    (
+        f'{DEMO}on_missing_id = "uniqe"',
+        f'sources.demo.on_missing_id: "uniqe" is not {POLICIES}; did you mean "unique"?',
+    ),
+    (
+        f'{DEMO}on_missing_id = "rejct"',
+        f'sources.demo.on_missing_id: "rejct" is not {POLICIES}; did you mean "reject"?',
+    ),
+    (
+        f"{DEMO}reply = {{ status = 204, body = 'x' }}",
+        "sources.demo.reply: an answer with status 204 has no body (RFC 9110); leave out body, or say status = 200",
+    ),
+    (
+        f"{DEMO}reply = {{ status = 205, body = 'x' }}",
+        "sources.demo.reply: an answer with status 205 has no body (RFC 9110); leave out body, or say status = 200",
+    ),
+    *(
+        (f"{DEMO}reply = {{ content_type = {written} }}", f"sources.demo.reply.content_type: {written} is not {MEDIA}")
+        for written in (r'"text/plain\r\nset-cookie: a=b"', r'"text/plain\n"', '"text/plain; é"', '"text"', '" "')
+    ),
+    ("[store]\npath = ':memory:'", 'store.path: ":memory:" would keep nothing; name a file, such as "oncebox.db"'),
+    ("[store]\npath = ''", 'store.path: "" is not a path'),
+    (
+        "[store]\npath = 'FILE:x.db?mode=memory'",
+        'store.path: a "file:" URI is not understood here; write the plain path, such as "oncebox.db"',
+    ),
+    (
+        "[store]\npath = 'data/'",
+        'store.path: "data/" is a folder; name the file in it, such as "data/oncebox.db"',
+    ),
+    ("[store]\npath = '.'", 'store.path: "." is a folder; name the file in it, such as "./oncebox.db"'),
+    (
+        "[tokens]\na = 'plain:two\\nlines'".replace("'", '"'),
+        f"tokens.a: {UNSENDABLE}",
+    ),
+    (
+        "[callers]\na = 'plain:é'",
+        f"callers.a: {UNSENDABLE}",
+    ),
+    *(
+        (f"[targets.t]\nurl = {written}", f"targets.t.url: {written} is not an http:// or https:// URL")
+        for written in ('"http://a b"', r'"http://a/\u0001"', '"http://a:99999/"', '"http://:80/"', '"http://[::1/"')
     ),
     (f"{DEMO}reply = {{ status = 500 }}", "sources.demo.reply.status: 500 is not a whole number from 200 to 299"),
     (
@@ -262,6 +316,20 @@ def test_a_bad_flag_or_variable_is_told_by_its_own_name(tmp_path: Path) -> None:
     file = tmp_path / "litestar.toml"
     with pytest.raises(ConfigError, match='ONCEBOX_PORT: "http" is not a whole number from 0 to 65535'):
         load(file, environ={"ONCEBOX_PORT": "http"}, overrides={})
+
+
+def test_a_folder_in_place_of_the_database_is_told_from_wherever_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    told = f"store.path: {tmp_path / 'data'} is a folder; name the file in it, such as oncebox.db"
+    assert refusal(tmp_path, "[store]\npath = 'data'") == told
+    assert refusal(tmp_path, "", db=tmp_path / "data") == told
+    assert refusal(tmp_path, "", db=Path(":memory:")).startswith('--db: ":memory:" would keep nothing')
+    with pytest.raises(ConfigError, match='ONCEBOX_DB: a "file:" URI'):
+        load(tmp_path / "litestar.toml", environ={"ONCEBOX_DB": "file:x"}, overrides={})
+
+
+def test_an_empty_host_is_told_by_its_flag(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "", host="") == '--host: "" is not a text'
 
 
 def test_a_bad_configuration_ends_the_command_with_code_2() -> None:

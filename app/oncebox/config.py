@@ -30,7 +30,7 @@ from oncebox.settings import (
     Target,
     Token,
 )
-from oncebox.table import keys, kinds, read_table, read_value
+from oncebox.table import UNREAD, keys, kinds, read_table, read_value
 
 __all__ = [
     "Alerts",
@@ -53,6 +53,7 @@ __all__ = [
     "keys",
     "load",
     "print_defaults",
+    "salvage",
 ]
 
 FILE = "litestar.toml"
@@ -100,8 +101,55 @@ def load(path: Path | None, *, environ: Mapping[str, str], overrides: Mapping[st
     assert isinstance(config, Config)
     config = msgspec.structs.replace(config, folder=folder, path=_absolute(file) if file else None)
     config = _override(_resolve(config), given)
-    _refuse(where, rules.problems(config))
-    return msgspec.structs.replace(config, warnings=tuple(rules.warnings(config, env_file_missing=missing)))
+    _refuse(where, [*rules.problems(config), *_no_file(config)])
+    warnings = rules.warnings(config, folder, env_file_missing=missing)
+    return msgspec.structs.replace(config, warnings=tuple(warnings))
+
+
+def salvage(path: Path | None, environ: Mapping[str, str]) -> Config:
+    """What a file that cannot be used still says about the database and the tokens, for those who only look for the
+    server that runs with it. Raises ConfigError where there is no such file."""
+    file = _locate(path, environ)
+    raw = _parse(file, whole=False) if file else BUILT_IN
+    folder = _absolute(file).parent if file else Path.cwd()
+    place = Place("", _lookup(raw, folder, environ, [])[0], [])
+
+    def read(shape: type[msgspec.Struct], table: str, key: str) -> object:
+        within = raw.get(table)
+        return read_value(kinds(shape)[key], within.get(key) if isinstance(within, dict) else None, place)
+
+    tokens = read_value(kinds(Settings)["tokens"], raw.get("tokens", {}), place)
+    at, url = read(Store, "store", "path"), read(Server, "server", "public_url")
+    config = Config(
+        folder=folder,
+        path=_absolute(file) if file else None,
+        server=Server(public_url=url if isinstance(url, str) else None),
+        store=Store(path=at) if isinstance(at, Path) else Store(),
+        tokens={name: one for name, one in tokens.items() if isinstance(one, Token)}
+        if isinstance(tokens, dict)
+        else {},
+    )
+    given = _given({key: value for key, value in environ.items() if key == "ONCEBOX_DB"}, {}, place)
+    return _override(_resolve(config), [one for one in given if one[2] is not UNREAD])
+
+
+def _parts(text: str) -> dict[str, object]:
+    """The tables of a file, or of a broken one those that can each be read for itself."""
+    found: dict[str, object] = {}
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    for part in re.split(r"(?m)^(?=[ \t]*\[)", text):
+        try:
+            read = tomllib.loads(part)
+        except (ValueError, RecursionError):
+            continue
+        for key, value in read.items():
+            before = found.setdefault(key, value)
+            if before is not value and isinstance(before, dict) and isinstance(value, dict):
+                before.update(value)
+    return found
 
 
 def _locate(path: Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -114,9 +162,10 @@ def _locate(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     return named
 
 
-def _parse(file: Path) -> dict[str, object]:
+def _parse(file: Path, *, whole: bool = True) -> dict[str, object]:
     try:
-        return tomllib.loads(file.read_bytes().decode("utf-8-sig"))
+        read = file.read_bytes()
+        return tomllib.loads(read.decode("utf-8-sig")) if whole else _parts(read.decode("utf-8-sig", "replace"))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -188,6 +237,11 @@ def _override(config: Config, given: Iterable[tuple[str, str, object]]) -> Confi
         inner = msgspec.structs.replace(getattr(config, table), **{key: meant})
         config = msgspec.structs.replace(config, **{table: inner})
     return config
+
+
+def _no_file(config: Config) -> Iterable[str]:
+    if config.store.path.is_dir():
+        yield f"store.path: {config.store.path} is a folder; name the file in it, such as oncebox.db"
 
 
 def _refuse(where: str, problems: Iterable[str]) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
-from datetime import date, datetime, time
-from difflib import get_close_matches
+from collections.abc import Callable
 from ipaddress import ip_network
 from pathlib import Path
 from typing import TypeVar
@@ -15,9 +13,13 @@ from typing import TypeVar
 import msgspec
 
 from oncebox import duration
+from oncebox.address import is_url, no_database
 from oncebox.secret import Lookup, Secret
+from oncebox.wording import nearest, shown, wrong
 
 T = TypeVar("T", int, float)
+_MEDIA = r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(?:[ \t]*;[ -~\t]*)?"
+POLICIES = ("reject", "body-hash", "unique")
 NAME = r"[a-z0-9][a-z0-9_-]{0,63}"
 _POINTER = r"(?:/(?:[^~/]|~[01])*)+"
 
@@ -70,35 +72,13 @@ class MissingId(msgspec.Struct, frozen=True):
     window: float | None = None
 
 
-def shown(value: object) -> str:
-    """A value as the file has it, short, on one line, without credentials of a URL."""
-    if isinstance(value, dict):
-        return "a table"
-    if isinstance(value, list):
-        return "a list"
-    if isinstance(value, datetime | date | time):
-        return str(value)
-    text = re.sub(r"//[^/@]*@", "//…@", json.dumps(value, ensure_ascii=False))
-    return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-def wrong(value: object, allowed: str) -> ValueError:
-    """The refusal of a value that is not what is `allowed`."""
-    return ValueError(f"{shown(value)} is not {allowed}")
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean "X"?` for the known word closest to a misspelt one, else nothing."""
-    found = get_close_matches(word, list(known), n=1, cutoff=0.7)
-    return f'; did you mean "{found[0]}"?' if found else ""
-
-
-def matching(doc: str, pattern: str, allowed: str) -> Kind:
-    """A text of a fixed form."""
+def matching(doc: str, pattern: str, allowed: str, *known: str) -> Kind:
+    """A text of a fixed form; `known` are the words that it begins with."""
 
     def read(value: object, place: Place) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise wrong(value, allowed)
+            word = value.partition(":")[0] if isinstance(value, str) else ""
+            raise wrong(value, allowed + ("" if word in known else nearest(word, known)))
         return value
 
     return Kind(doc, read)
@@ -233,8 +213,9 @@ def missing_id(doc: str) -> Kind:
         policy, colon, window = value.partition(":") if isinstance(value, str) else ("", "", "")
         if policy == "body-hash" and colon:
             return MissingId(policy, duration.seconds(window))
-        if policy not in ("reject", "body-hash", "unique") or colon:
-            raise wrong(value, '"reject", "body-hash", "body-hash:10m" or "unique"' + nearest(policy, ["body-hash"]))
+        if policy not in POLICIES or colon:
+            hint = "" if policy in POLICIES else nearest(policy, POLICIES)
+            raise wrong(value, '"reject", "body-hash", "body-hash:10m" or "unique"' + hint)
         return MissingId(policy)
 
     return Kind(doc, read, lambda value: json.dumps(value.policy if isinstance(value, MissingId) else ""))
@@ -256,6 +237,19 @@ def path(doc: str) -> Kind:
     return Kind(doc, read, lambda value: json.dumps(str(value)))
 
 
+def database(doc: str) -> Kind:
+    """The path of the one file."""
+    known = path(doc)
+
+    def read(value: object, place: Place) -> object:
+        why = no_database(value) if isinstance(value, str) else ""
+        if why:
+            raise ValueError(why)
+        return known.read(value, place)
+
+    return Kind(doc, read, known.show)
+
+
 def network(doc: str) -> Kind:
     """An address or a block of addresses."""
 
@@ -270,7 +264,18 @@ def network(doc: str) -> Kind:
 
 def url(doc: str) -> Kind:
     """An http or https URL."""
-    return matching(doc, r"https?://[^\s/]+(?:/\S*)?", "an http:// or https:// URL")
+
+    def read(value: object, place: Place) -> str:
+        if not isinstance(value, str) or not is_url(value):
+            raise wrong(value, "an http:// or https:// URL")
+        return value
+
+    return Kind(doc, read)
+
+
+def media(doc: str) -> Kind:
+    """A Content-Type, which ends as a header of an answer: printable ASCII on one line."""
+    return matching(doc, f"(?a){_MEDIA}", 'a content type such as "application/json"')
 
 
 def secret(doc: str, *, literal_url: bool = False) -> Kind:

@@ -199,3 +199,36 @@ def receipt(source: str, id: str, received_at: int) -> bytes:
 def event_headers(pairs: tuple[tuple[str, str], ...] | list[list[str]]) -> Headers:
     """Stored header pairs as a case-insensitive mapping."""
     return Headers((name, value) for name, value in pairs)
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that names what it wants done by a key of its caller's. `fingerprint` is the hash of the request, `at`
+    when it came; what ended before `expired` is forgotten. Times are unix microseconds."""
+
+    caller: str
+    key: str
+    operation: str
+    fingerprint: bytes
+    at: int
+    expired: int = 0
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What an operation answered, as it is repeated: byte for byte."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+class Performed(msgspec.Struct, frozen=True):
+    """What the store says of a call.
+
+    `new`: it may start, as that attempt · `done`: it was performed now · `freed`: it was, and nothing of it is kept ·
+    `replayed`: it was performed before, with this result · `conflict`: the key stands for another request · `running`
+    · `unknown`: it was started before and nobody knows how it ended.
+    """
+
+    state: str
+    result: Result | None = None
+    attempt: int = 1

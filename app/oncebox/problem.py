@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 import msgspec
 
 CONTENT_TYPE = "application/problem+json"
@@ -25,6 +27,8 @@ TITLES = {
     "outcome-unknown": "Nobody knows how the first request ended",
 }
 
+PHRASES = {status.value: status.phrase for status in HTTPStatus}
+
 
 def problem(status: int, slug: str, detail: str, **more: object) -> bytes:
     """The body of an error. `slug` is the last part of its type, `more` are further members such as `index`."""
@@ -37,3 +41,9 @@ def problem(status: int, slug: str, detail: str, **more: object) -> bytes:
             **more,
         }
     )
+
+
+def blank(status: int, detail: str) -> bytes:
+    """The body of an error that has no name of its own (RFC 9457, 4.2.1: its title is the status')."""
+    title = PHRASES.get(status, "Error")
+    return msgspec.json.encode({"type": "about:blank", "title": title, "status": status, "detail": detail})

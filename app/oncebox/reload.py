@@ -3,19 +3,47 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
 
 from oncebox.accept.doors import compile_doors
 from oncebox.config import Config
 from oncebox.errors import ConfigError, OnceboxError
-from oncebox.server import Parts, all_routes, internal, keeps_dead, route_by, skipping
+from oncebox.server import Parts, let_pass
+from oncebox.wiring import all_routes, callers, internal, keeps_dead, route_by, skipping, unreached
 
 RESTART = ("handlers", "server", "store", "tokens", "targets")
 
 log = logging.getLogger("oncebox.server")
 
 
-def reload(parts: Parts, load: Callable[[], Config]) -> bool:
+@asynccontextmanager
+async def reloading(parts: Parts, load: Callable[[], Config]) -> AsyncIterator[None]:
+    """Reload at each SIGHUP for as long as the block lasts."""
+    failure: Exception | None = None
+    with anyio.open_signal_receiver(signal.SIGHUP) as hangups:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_obey, hangups, parts, load)
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001  # raised below, as itself and not in a group of one
+                failure = error
+            group.cancel_scope.cancel()
+    # What follows is the end, which no reload may cut short.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if failure is not None:
+        raise failure
+
+
+async def _obey(hangups: AsyncIterator[signal.Signals], parts: Parts, load: Callable[[], Config]) -> None:
+    async for _ in hangups:
+        await reload(parts, load)
+
+
+async def reload(parts: Parts, load: Callable[[], Config]) -> bool:
     """Read the configuration again and exchange sources, secrets and routes. False: it was refused, the old one stays.
 
     Handler modules and the keys of RESTART are read at start only; the log says so when they differ.
@@ -31,12 +59,26 @@ def reload(parts: Parts, load: Callable[[], Config]) -> bool:
     except OnceboxError as error:
         log.error("reload refused, the old configuration stays: %s", error)
         return False
+    routing = parts.store.routing
     parts.inbox.doors = doors
-    parts.store.routing.router = router
-    parts.store.routing.internal = internal(config, routes)
-    parts.store.routing.keeps_dead = keeps_dead(config)
-    parts.store.routing.skipping = skipped
+    parts.desk.callers = callers(config)
+    parts.desk.performer.keep = config.retention.replies
+    routing.router = router
+    routing.internal = internal(config, routes)
+    routing.keeps_dead = keeps_dead(config)
+    routing.skipping = skipped
+    await _pass_dead(parts, skipped)
+    for sentence in unreached(config, parts.handlers):
+        log.warning("configuration %s", sentence)
     later = [key for key in RESTART if getattr(config, key) != getattr(parts.config, key)]
     note = f"; changed, but read at a restart only: {', '.join(later)}" if later else ""
     log.info("reloaded sources=%d routes=%d%s", len(doors), len(routes), note)
     return True
+
+
+async def _pass_dead(parts: Parts, skipped: frozenset[str]) -> None:
+    """What waits behind a dead event goes on. If the file cannot be written now, the next reload or start does it."""
+    try:
+        await let_pass(parts.store, skipped, parts.clock)
+    except Exception as error:  # noqa: BLE001  # of the disk, whatever the store calls it
+        log.error("reload: what waits behind dead events is left waiting until the next: %s", error)

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 from collections.abc import Iterator, Mapping
-from ipaddress import ip_address
+from pathlib import Path
 
+import msgspec
+
+from oncebox.address import is_loopback, is_url
 from oncebox.secret import Secret
-from oncebox.settings import Retention, Settings, Source, SourceRetention, Store
+from oncebox.settings import Retention, Settings, Source, SourceReply, SourceRetention
+
+# What of a source says something about requests from outside, and so nothing where none come.
+OUTSIDE = (
+    *("id", "type", "time", "url", "methods", "batch", "encoding", "reply", "handshake", "verify_token"),
+    *("on_missing_id", "on_conflict", "loopback_only", "max_body", "silent"),
+)
+_EMPTY = (204, 205)
 
 
 def problems(settings: Settings) -> Iterator[str]:
@@ -22,16 +35,22 @@ def problems(settings: Settings) -> Iterator[str]:
             yield f"targets.{name}: set exactly one of url and command"
     if settings.alerts.url is not None and settings.alerts.command:
         yield "alerts: set one of url and command, not both"
-    if settings.alerts.url is not None and not settings.alerts.url.value.startswith(("https://", "http://")):
+    if settings.alerts.url is not None and not is_url(settings.alerts.url.value):
         yield f"alerts.url: what {settings.alerts.url.ref} holds is not an http:// or https:// URL (not shown)"
-    yield from _twins("tokens", {name: token.secret for name, token in settings.tokens.items()})
-    yield from _twins("callers", settings.callers)
+    for key, bearers in (
+        ("tokens", {name: one.secret for name, one in settings.tokens.items()}),
+        ("callers", settings.callers),
+    ):
+        yield from _twins(key, bearers)
+        yield from _unsendable(key, bearers)
 
 
 def _source(key: str, source: Source) -> Iterator[str]:
     signed = source.preset is not None or source.signature is not None
     if source.verify_token is not None and any(source.verify_token.value == one.value for one in source.secrets):
         yield f"{key}: verify_token is one of the secrets; it travels in URLs and must not be able to sign"
+    if source.reply is not None:
+        yield from _reply(f"{key}.reply", source.reply)
     if source.internal:
         if signed or source.secrets or source.unsigned:
             yield f"{key}: internal = true takes nothing from outside; leave out preset, signature, secrets, unsigned"
@@ -48,6 +67,11 @@ def _source(key: str, source: Source) -> Iterator[str]:
         yield f'{key}: secrets is missing; set secrets = ["env:NAME"], or say unsigned = true'
 
 
+def _reply(key: str, reply: SourceReply) -> Iterator[str]:
+    if reply.status in _EMPTY and reply.body:
+        yield f"{key}: an answer with status {reply.status} has no body (RFC 9110); leave out body, or say status = 200"
+
+
 def _kept(key: str, source: Source, kept: Retention) -> Iterator[str]:
     own = source.retention
     bodies = kept.bodies if own.bodies is None else own.bodies
@@ -62,6 +86,16 @@ def _twins(key: str, secrets: Mapping[str, Secret]) -> Iterator[str]:
         first = seen.setdefault(secret.value, name)
         if first != name:
             yield f"{key}.{name}: has the same secret as {key}.{first}, so nobody could tell them apart"
+
+
+def _unsendable(key: str, secrets: Mapping[str, Secret]) -> Iterator[str]:
+    """A token comes as `Authorization: Bearer …`: one line of letters, digits and signs."""
+    for name, secret in secrets.items():
+        if not re.fullmatch(r"[!-~]+(?: +[!-~]+)*", secret.value.strip(" \t")):
+            yield (
+                f"{key}.{name}: what {secret.ref} holds cannot be sent in a header (not shown); use letters, digits "
+                "and signs of ASCII on one line, such as what `openssl rand -base64 32` prints"
+            )
 
 
 def secrets(settings: Settings) -> Iterator[tuple[str, Secret]]:
@@ -82,8 +116,8 @@ def secrets(settings: Settings) -> Iterator[tuple[str, Secret]]:
         yield "alerts.url", settings.alerts.url
 
 
-def warnings(settings: Settings, *, env_file_missing: bool) -> Iterator[str]:
-    """What is allowed but should be known at the start."""
+def warnings(settings: Settings, folder: Path, *, env_file_missing: bool) -> Iterator[str]:
+    """What is allowed but should be known at the start; commands are looked for from `folder`."""
     server = settings.server
     for key, secret in secrets(settings):
         if secret.ref.startswith("plain:"):
@@ -97,7 +131,44 @@ def warnings(settings: Settings, *, env_file_missing: bool) -> Iterator[str]:
         )
     if settings.store.durability == "normal":
         yield "store.durability: normal may lose acknowledged events of the last moments before a power cut"
+    for name, target in settings.targets.items():
+        if target.command and (why := _no_command(target.command[0], folder)):
+            yield f"targets.{name}.command: {why}, so nothing is delivered to it until there is"
+    yield from idle(settings)
     yield from asleep(settings)
+
+
+def _no_command(program: str, folder: Path) -> str:
+    """Why a command could not be started now; "" if it could."""
+    if "/" not in program:
+        return "" if shutil.which(program) else f'there is no program "{program}" in $PATH'
+    path = folder / program
+    if not path.exists():
+        return f"there is no {path}"
+    if not path.is_file() or not os.access(path, os.X_OK):
+        return f"{path} is not a file that may be executed (chmod +x)"
+    return ""
+
+
+def idle(settings: Settings) -> Iterator[str]:
+    """Keys that say nothing beside the others of their table."""
+    plain = Source()
+    for name, source in settings.sources.items():
+        given = [key for key in OUTSIDE if getattr(source, key) != getattr(plain, key)]
+        if source.internal and given:
+            yield f"sources.{name}: internal = true takes nothing from outside, so {_these(given)} no effect"
+        elif source.unsigned and source.signature is not None:
+            yield f"sources.{name}: unsigned = true checks nothing, so signature has no effect"
+    for name, target in settings.targets.items():
+        if target.command and target.secret is not None:
+            yield f"targets.{name}: secret signs what is posted to a URL; beside a command it has no effect"
+    for number, route in enumerate(settings.routes):
+        if route.on_dead != "hold" and route.ordered_by is None:
+            yield f"routes[{number}]: on_dead is about events in order; without ordered_by it has no effect"
+
+
+def _these(keys: list[str]) -> str:
+    return f"{keys[0]} has" if len(keys) == 1 else f"{', '.join(keys[:-1])} and {keys[-1]} have"
 
 
 def asleep(settings: Settings) -> Iterator[str]:
@@ -106,21 +177,12 @@ def asleep(settings: Settings) -> Iterator[str]:
         yield "backup.dir: this version makes no backups; stop the server and copy the file"
     if settings.alerts.url or settings.alerts.command:
         yield "alerts: this version sends no alerts; watch /readyz and the log"
-    if settings.retention != Retention() or any(s.retention != SourceRetention() for s in settings.sources.values()):
+    kept = msgspec.structs.replace(settings.retention, replies=Retention().replies)
+    if kept != Retention() or any(s.retention != SourceRetention() for s in settings.sources.values()):
         yield "retention: this version prunes nothing; the file grows with what comes in"
-    if settings.store.wal_max != Store().wal_max:
-        yield "store.wal_max: this version does not report the log's size; look at `oncebox stats`"
-    if settings.callers:
-        yield "callers: this version answers no operations (/do)"
     if any(source.silent for source in settings.sources.values()):
         yield "silent: this version sends no alerts when a source is silent"
+    if any(source.time for source in settings.sources.values()):
+        yield "time: this version does nothing with the sender's own time but read it in signatures"
     if settings.server.trusted_proxies:
         yield "server.trusted_proxies: this version believes no forwarded headers, from whomever they come"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is reachable from this machine only."""
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

@@ -17,12 +17,14 @@ from contextlib import contextmanager
 import uvicorn
 import uvloop
 
-from oncebox.accept.ingress import in_front_of
+from oncebox.accept.ingress import Front
+from oncebox.clock import wall_clock
 from oncebox.config import Config
 from oncebox.errors import AddressInUse, OnceboxError
 from oncebox.logs import set_up_logs
-from oncebox.reload import reload
-from oncebox.server import Parts, create_app, running
+from oncebox.plugin import create_app
+from oncebox.reload import reloading
+from oncebox.server import Parts
 from oncebox.store.lock import refuse_held
 from oncebox.wire import Protocol
 
@@ -46,17 +48,17 @@ class Server(uvicorn.Server):
         yield
 
 
-def serve(load: Callable[[], Config], fd: int | None = None) -> int:
+def serve(load: Callable[[], Config], fd: int | None = None, wall: Callable[[], int] = wall_clock) -> int:
     """Run until SIGTERM or SIGINT; the exit code. SIGHUP loads the configuration again.
 
-    Raises OnceboxError when it cannot start.
+    `wall` gives the time that requests are judged by, in unix microseconds. Raises OnceboxError when it cannot start.
     """
     config = load()
     set_up_logs(config.server.log)
     for warning in config.warnings:
         log.warning("configuration %s", warning)
     with _listen_for(config, fd) as listener:
-        uvloop.run(_serve(config, listener, load))
+        uvloop.run(_serve(config, listener, load, wall))
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         _leave(0)
     return 0
@@ -94,13 +96,15 @@ def listen(host: str, port: int, fd: int | None) -> socket.socket:
     return listener
 
 
-async def _serve(config: Config, listener: socket.socket, load: Callable[[], Config]) -> None:
+async def _serve(config: Config, listener: socket.socket, load: Callable[[], Config], wall: Callable[[], int]) -> None:
     sys.setswitchinterval(SWITCH)
-    async with running(config) as parts:
+    app, plugin = create_app(config, wall)
+    async with plugin.serving(app) as parts, reloading(parts, load):
         server = Server(
             uvicorn.Config(
-                in_front_of(create_app(parts), parts.inbox),
+                Front(app, parts.inbox),
                 http=Protocol,
+                ws="none",
                 lifespan="off",
                 access_log=False,
                 log_config=None,
@@ -109,8 +113,7 @@ async def _serve(config: Config, listener: socket.socket, load: Callable[[], Con
                 timeout_graceful_shutdown=max(1, int(config.server.grace / 2)),
             )
         )
-        _obey_signals(server, config.server.grace)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload, parts, load)
+        _obey_signals(server, config.server.grace, parts.stream.end)
         _announce(parts, listener)
         gc.collect()
         gc.freeze()
@@ -130,7 +133,7 @@ async def _leave_deaf_tasks() -> None:
         _leave(0)
 
 
-def _obey_signals(server: Server, grace: float) -> None:
+def _obey_signals(server: Server, grace: float, stopping: Callable[[], None]) -> None:
     """The first signal stops, the second ends at once; what holds a stop up beyond its grace is ended, too."""
     loop = asyncio.get_running_loop()
 
@@ -138,6 +141,7 @@ def _obey_signals(server: Server, grace: float) -> None:
         if server.should_exit:
             _leave(INTERRUPTED)
         server.should_exit = True
+        stopping()
         timer = threading.Timer(grace + LATE, _give_up)
         timer.daemon = True
         timer.start()

@@ -4,39 +4,60 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from difflib import get_close_matches
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
 from litestar import Litestar
 from litestar import Router as Paths
 from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Server
+from litestar.types import ASGIApp, Guard
 
 from oncebox.accept.doors import compile_doors
 from oncebox.accept.inbox import Inbox
-from oncebox.accept.ingress import create_ingress
-from oncebox.clock import Clock
+from oncebox.accept.ingress import Front, create_ingress
+from oncebox.clock import Clock, wall_clock
 from oncebox.config import Config
-from oncebox.drain.configured import configured, signing_keys
+from oncebox.drain.configured import configured
 from oncebox.drain.drain import Drain, set_up
 from oncebox.drain.http import open_client
-from oncebox.drain.load import Handlers, load_handlers
-from oncebox.errors import ConfigError
+from oncebox.drain.load import Handlers
+from oncebox.errors import StoreError
 from oncebox.operate.api import create_api
 from oncebox.operate.failure import EXCEPTION_HANDLERS
 from oncebox.operate.feeder import Feeder
 from oncebox.operate.guard import MAY, create_guard
 from oncebox.operate.mend import create_rerun_routes, create_target_routes
+from oncebox.operate.openapi import Described, OpenAPI
+from oncebox.operate.operations import create_operation_routes
 from oncebox.operate.refused import create_refused_routes
-from oncebox.operate.targets import Known
-from oncebox.route import Route, Router, compile_router, internal_sources
+from oncebox.operate.stream import Stream, create_stream_routes
+from oncebox.perform.decision import decide
+from oncebox.perform.desk import Desk
+from oncebox.perform.ingress import in_front_of
+from oncebox.perform.operation import Operation, Operations, load_operations
+from oncebox.perform.performer import Performer
+from oncebox.store.faults import is_busy
 from oncebox.store.settles import pass_dead
-from oncebox.store.sqlite import Options, SQLiteStore, open_store
+from oncebox.store.sqlite import SQLiteStore, open_store
 from oncebox.watch import Watch
+from oncebox.wiring import (
+    all_routes,
+    callers,
+    internal,
+    keeps_dead,
+    known_targets,
+    load,
+    route_by,
+    skipping,
+    store_options,
+    unreached,
+)
 
 log = logging.getLogger("oncebox.server")
 
@@ -51,20 +72,27 @@ class Parts(msgspec.Struct, frozen=True):
     drain: Drain
     watch: Watch
     feeder: Feeder
+    stream: Stream
+    desk: Desk
+    clock: Clock
 
 
 @asynccontextmanager
-async def running(config: Config) -> AsyncIterator[Parts]:
+async def running(config: Config, wall: Callable[[], int] = wall_clock) -> AsyncIterator[Parts]:
     """Open the file and process what is in it for as long as the block lasts; then finish and close.
 
-    Everything that can be wrong with the configuration is found before the file is touched. Raises OnceboxError.
+    Everything that can be wrong with the configuration is found before the file is touched. `wall` gives unix
+    microseconds. Raises OnceboxError.
     """
     doors = compile_doors(config)
     handlers = load(config)
+    operations = load_operations(config.handlers)
     routes = all_routes(config, handlers)
     router = route_by(routes)
     skipped = skipping(config, handlers)
-    clock = Clock()
+    for sentence in unreached(config, handlers):
+        log.warning("configuration %s", sentence)
+    clock = Clock(wall)
     drains: list[Drain] = []
 
     def woken(targets: set[str]) -> None:
@@ -72,139 +100,119 @@ async def running(config: Config) -> AsyncIterator[Parts]:
             drain.wake(targets)
 
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(
-            open_store(
-                config.store.path,
-                router=router,
-                internal=internal(config, routes),
-                keeps_dead=keeps_dead(config),
-                skipping=skipped,
-                woken=woken,
-                options=store_options(config),
+        with naming_the_holder(config.store.path):
+            store = await stack.enter_async_context(
+                open_store(
+                    config.store.path,
+                    router=router,
+                    internal=internal(config, routes),
+                    keeps_dead=keeps_dead(config),
+                    skipping=skipped,
+                    woken=woken,
+                    options=store_options(config),
+                )
             )
-        )
-        await set_up(store, handlers, clock)
-        await store.change(lambda db, books: pass_dead(db, skipped, clock(), books))
+            await set_up(store, handlers, clock)
+            await let_pass(store, skipped, clock)
         client = await stack.enter_async_context(open_client())
         drain = Drain(store, handlers, targets=configured(config, client, clock, os.environ), now=clock)
         drains.append(drain)
         inbox, feeder = Inbox(doors, store, clock), Feeder(store, clock)
-        parts = Parts(config, handlers, store, inbox, drain, Watch(store, drain), feeder)
+        stream = Stream(store, drain.recent)
+        performer = Performer(operations, store, now=clock, keep=config.retention.replies)
+        await performer.open()
+        desk = Desk(performer, callers(config), limit=config.server.max_body)
+        parts = Parts(config, handlers, store, inbox, drain, Watch(store, drain), feeder, stream, desk, clock)
         await stack.enter_async_context(_at_work(parts))
         yield parts
+
+
+async def let_pass(store: SQLiteStore, skipped: frozenset[str], clock: Clock) -> None:
+    """Those that wait behind a dead event of a target that skips it have their turn, and are started."""
+    if skipped:
+        await store.change(lambda db, books: pass_dead(db, skipped, clock(), books))
+        store.writer.tell(set(skipped))
+
+
+@contextmanager
+def naming_the_holder(path: Path) -> Iterator[None]:
+    """A start that fails because the file is locked says so, whatever it was about to write."""
+    try:
+        yield
+    except Exception as error:
+        if not _is_held(error):
+            raise
+        raise StoreError(
+            f"{path}: another program holds the database: a transaction of it is open for writing. Let it commit, or "
+            f"close it, and start again; other programs may read this file, and `fuser -v {path}` names them"
+        ) from error
+
+
+def _is_held(error: BaseException | None) -> bool:
+    while error is not None and not is_busy(error):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 @asynccontextmanager
 async def _at_work(parts: Parts) -> AsyncIterator[None]:
     failure: Exception | None = None
     async with anyio.create_task_group() as group:
-        for work in (parts.drain.run, parts.inbox.refusals.run, parts.watch.run, parts.feeder.run):
-            group.start_soon(work)
+        for work in (parts.drain, parts.inbox.refusals, parts.watch, parts.feeder, parts.stream, parts.desk.performer):
+            group.start_soon(work.run)
         try:
             yield
         except Exception as error:  # noqa: BLE001  # raised below, as itself and not in a group of one
             failure = error
         finally:
             with anyio.CancelScope(shield=True):
-                await parts.drain.stop(parts.config.server.grace / 2)
+                async with anyio.create_task_group() as ending:
+                    for ends in (parts.drain, parts.desk.performer):
+                        ending.start_soon(ends.stop, parts.config.server.grace / 2)
                 await parts.inbox.refusals.flush()
             group.cancel_scope.cancel()
     if failure is not None:
         raise failure
 
 
-def load(config: Config) -> Handlers:
-    """The handlers that the configuration names. Raises HandlerError, ConfigError; for a target's secret, too."""
-    signing_keys(config)
-    return load_handlers(config.handlers, config.folder, taken=config.targets)
-
-
-def all_routes(config: Config, handlers: Handlers) -> list[Route]:
-    """The handlers' own routes and the configured ones. Raises ConfigError for a target that nobody is."""
-    known = [*handlers.names, *config.targets]
-    for number, route in enumerate(config.routes):
-        for target in route.to:
-            if target not in known:
-                close = get_close_matches(target, known, 1)
-                hint = f'; did you mean "{close[0]}"?' if close else f"; there are: {', '.join(known) or 'none'}"
-                raise ConfigError(f'routes[{number}].to: there is no target or handler "{target}"{hint}')
-    configured = [
-        Route(source=r.source, type=r.type, where=r.where, ordered_by=r.ordered_by, to=r.to) for r in config.routes
-    ]
-    return [*configured, *handlers.routes]
-
-
-def route_by(routes: list[Route]) -> Router:
-    """The compiled routes. Raises ConfigError for a pointer or a value that no JSON has."""
-    try:
-        return compile_router(routes)
-    except ValueError as error:
-        raise ConfigError(f"routes: {error}") from None
-
-
-def internal(config: Config, routes: list[Route]) -> frozenset[str]:
-    """The sources that handlers may emit into."""
-    declared = [name for name, source in config.sources.items() if source.internal]
-    return internal_sources(routes, declared=declared, receiving=set(config.sources) - set(declared))
-
-
-def skipping(config: Config, handlers: Handlers) -> frozenset[str]:
-    """The targets whose order goes on past a dead event. Raises ConfigError where routes disagree about one."""
-    ordered = [route for route in config.routes if route.ordered_by]
-    skips = {target for route in ordered if route.on_dead == "skip" for target in route.to}
-    holds = {target for route in ordered if route.on_dead == "hold" for target in route.to}
-    holds |= {handler.name for handler in handlers.handlers if handler.route.ordered_by is not None}
-    if skips & holds:
-        name = min(skips & holds)
-        raise ConfigError(
-            f'routes.on_dead: target "{name}" is told to skip a dead event and to hold for it; its keys have one '
-            "order, so say the same in each ordered route to it (a handler with ordered_by holds)"
-        )
-    return frozenset(skips)
-
-
-def keeps_dead(config: Config) -> frozenset[str]:
-    """The sources whose repeats do not revive what is dead."""
-    return frozenset(name for name, source in config.sources.items() if source.on_replay_of_dead == "keep")
-
-
-def known_targets(config: Config, handlers: Handlers) -> list[Known]:
-    """Every target and its kind."""
-    configured = [Known(name, "url" if target.url else "command") for name, target in config.targets.items()]
-    return [*(Known(name, "handler") for name in handlers.names), *configured]
-
-
-def store_options(config: Config) -> Options:
-    """How the file is held, as configured."""
-    return Options(
-        name=config.server.name,
-        queue=config.server.queue,
-        checkpoint=config.store.checkpoint,
-        durability=config.store.durability,
-        least=lambda disk: min(config.store.min_free.bytes_of(disk), disk // 20),
-    )
-
-
-def create_app(parts: Parts) -> Litestar:
-    """The HTTP surface of a running inbox."""
+def create_surface(parts: Parts, *, path: str = "", guards: Sequence[Guard] = ()) -> ASGIApp:
+    """The HTTP surface of a running inbox as one ASGI application; `path` is where another application has it, with
+    `guards` of its own before what people and programs ask. What senders call is answered before any routing.
+    """
     config, store = parts.config, parts.store
     known = known_targets(config, parts.handlers)
     more = [
         *create_refused_routes(store, parts.inbox.again),
         *create_rerun_routes(store, known, parts.feeder.ring),
-        *create_target_routes(config, store, known, lambda: dict.fromkeys(parts.drain.stuck(), "stuck")),
+        *create_target_routes(config, store, known, parts.drain.conditions),
+        *create_stream_routes(parts.stream),
+        *create_operation_routes(store, decide, parts.clock),
     ]
-    return Litestar(
-        [create_ingress(parts.inbox), *create_api(config, store, parts.watch.reasons, more)],
+    every: list[Guard] = [create_guard(config), *guards]
+    app = Litestar(
+        [create_ingress(parts.inbox), *create_api(config, store, parts.watch.reasons, more, guards=every)],
         exception_handlers=EXCEPTION_HANDLERS,
-        openapi_config=describe(parts.config),
+        openapi_config=describe(every, path, parts.desk.performer.operations),
         logging_config=None,
+        debug=False,
+        pdb_on_exception=False,
+    )
+    return Front(in_front_of(app, parts.desk), parts.inbox, path=f"{path}/in")
+
+
+def describe(guards: Sequence[Guard], path: str, operations: Operations) -> OpenAPIConfig:
+    """OpenAPI at /schema/openapi.json, for those who may read."""
+    router = Paths("/schema", route_handlers=[], guards=guards, opt={MAY: "read"})
+    return OpenAPIConfig(
+        title="Oncebox",
+        version=version("oncebox"),
+        openapi_router=router,
+        render_plugins=[OpenAPI([_described(one) for one in operations.values()])],
+        servers=[Server(url=path or "/")],
     )
 
 
-def describe(config: Config) -> OpenAPIConfig:
-    """OpenAPI at /schema/openapi.json, for those who may read."""
-    router = Paths("/schema", route_handlers=[], guards=[create_guard(config)], opt={MAY: "read"})
-    return OpenAPIConfig(
-        title="Oncebox", version=version("oncebox"), openapi_router=router, render_plugins=[JsonRenderPlugin()]
+def _described(one: Operation[..., Any]) -> Described:
+    return Described(
+        name=one.name, methods=one.methods, description=one.description, public=one.public, shape=one.shape
     )

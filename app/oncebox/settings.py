@@ -12,9 +12,11 @@ from oncebox.kind import (
     NAME,
     MinFree,
     MissingId,
+    database,
     flag,
     free,
     matching,
+    media,
     missing_id,
     network,
     number,
@@ -40,6 +42,7 @@ BATCH = matching(
     '"cloudevents"',
     r"(?s)array(?::(?:/(?:[^~/]|~[01])*)+)?|form:.+|ndjson|cloudevents",
     '"array", "array:/pointer", "form:NAME", "ndjson" or "cloudevents"',
+    *("array", "form", "ndjson", "cloudevents"),
 )
 
 
@@ -71,13 +74,13 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 class Store(msgspec.Struct, frozen=True, kw_only=True):
     """The one file."""
 
-    path: Annotated[Path, path("the SQLite file")] = Path("oncebox.db")
+    path: Annotated[Path, database("the SQLite file")] = Path("oncebox.db")
     durability: Annotated[str, words("normal may lose the last moments in a power cut", "full", "normal")] = "full"
     min_free: Annotated[MinFree, free("disk space that stays free: a share (at least 64 MiB) or a size")] = MinFree(
         0.05
     )
     checkpoint: Annotated[float, span("how often the write-ahead log is folded into the file")] = 30.0
-    wal_max: Annotated[int, size("the write-ahead log's size that is reported")] = 64 << 20
+    wal_max: Annotated[int, size("the write-ahead log's size; above it, a warning says so")] = 64 << 20
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +130,7 @@ class SourceReply(msgspec.Struct, frozen=True, kw_only=True):
     """What a sender is answered in place of the receipt."""
 
     status: Annotated[int, whole("a 2xx status: another one makes senders retry", 200, 299)] = 200
-    content_type: Annotated[str, text("its Content-Type")] = "text/plain; charset=utf-8"
+    content_type: Annotated[str, media("its Content-Type")] = "text/plain; charset=utf-8"
     body: Annotated[str, matching("its body", r"(?s).*", "a text")] = ""
 
 

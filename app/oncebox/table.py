@@ -11,7 +11,8 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from oncebox.kind import NAME, Kind, Place, nearest, shown, wrong
+from oncebox.kind import NAME, Kind, Place
+from oncebox.wording import nearest, shown, wrong
 
 UNREAD = object()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 import traceback
 
 import anyio
@@ -39,16 +38,10 @@ class Watch:
             self._end_stuck_writer()
 
     def _end_stuck_writer(self) -> None:
-        since, running = self._store.slices.busy_since, self._store.slices.running
-        if since is None or running is None or time.monotonic() - since < STUCK:
+        stuck = self._store.busy.longer_than(STUCK)
+        if stuck is None:
             return
-        log.critical(
-            "handler stuck for %d s, the process ends target=%s seq=%d\n%s",
-            STUCK,
-            running.target,
-            running.event.seq,
-            _stacks(),
-        )
+        log.critical("%s stuck for %d s, the process ends %s\n%s", stuck[0], STUCK, stuck[1], _stacks())
         logging.shutdown()
         os._exit(STUCK_EXIT)
 

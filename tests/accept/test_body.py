@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncebox.accept import body
+from oncebox import body
 from oncebox.accept.batch import compile_batch, split
 from oncebox.accept.body import ClientGone, decode, read_body
 from oncebox.accept.slices import slice_items

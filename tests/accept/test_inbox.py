@@ -138,6 +138,28 @@ class TestOrderOfChecks:
             assert (await sender.refused("demo", '{"id": 3}', (name, "127.0.0.1")))["slug"] == "unauthorized"
         assert (await sender.refused("demo", '{"id": 3}', peer="192.0.2.7"))["slug"] == "unauthorized"
 
+    async def test_whatever_the_store_says_is_a_problem_and_counted(
+        self, open_inbox: OpenInbox, source: Make, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        sender = await open_inbox({"shop": source(), "many": source(batch="array")})
+        await sender.store.change(lambda db, _: db.execute("drop table payloads"))
+        problem = await sender.refused("shop", '{"id": 1}')
+        assert (problem["status"], problem["slug"]) == (503, "overloaded")
+        assert "send it again later" in problem["detail"]
+        assert "payloads" not in problem["detail"]
+        assert "payloads" in caplog.text
+        assert (await sender.refused("many", '[{"id": 1}]'))["status"] == 503
+        assert sender.inbox.refusals.totals["shop", "overloaded"] == 1
+
+    async def test_another_body_that_is_refused_is_kept_to_look_at(self, open_inbox: OpenInbox, source: Make) -> None:
+        sender = await open_inbox({"strict": source(on_conflict="reject")})
+        await sender.send("strict", '{"id": 1}')
+        assert (await sender.refused("strict", '{"id": 1, "x": 2}'))["status"] == 422
+        await sender.inbox.refusals.flush()
+        [(slug, detail, body)] = await sender.rows("select slug, detail, body from refused")
+        assert (slug, body) == ("id-conflict", b'{"id": 1, "x": 2}')
+        assert detail.startswith("the id '1' of source strict ")
+
     async def test_a_full_queue_is_503_and_says_when_to_come_back(self, open_inbox: OpenInbox, source: Make) -> None:
         sender = await open_inbox({"shop": source()}, queue=2)
         answers = await asyncio.gather(*(sender.send("shop", json.dumps({"id": number})) for number in range(50)))

@@ -77,6 +77,9 @@ async def client(open_inbox: OpenInbox, source: Callable[..., Source]) -> AsyncI
         "events": Source(preset="cloudevents", secrets=keys),
         "files": Source(preset="dropbox", secrets=keys, on_missing_id=unique),
         "empty": source(reply=SourceReply(status=204)),
+        # No configuration has these any more, but a file may.
+        "no-content": source(reply=SourceReply(status=204, body="x")),
+        "reset": source(reply=SourceReply(status=205, body="x")),
     }
     sender = await open_inbox({"demo": source(), "small": source(max_body=100), "signs": signs, **handshakes})
     app = Litestar([create_ingress(sender.inbox)], openapi_config=None)
@@ -246,6 +249,13 @@ async def test_a_reply_without_content_announces_no_length(client: Client) -> No
         assert status == 204
         assert not {"content-length", "transfer-encoding"} & headers.keys()
     assert again[1]["idempotent-replayed"] == "true"
+
+
+async def test_a_stored_reply_that_may_have_no_body_is_sent_without_it(client: Client) -> None:
+    for name, status, length in (("no-content", 204, None), ("reset", 205, "0")):
+        for _ in range(2):
+            answered, headers, body = await client.send(f"/in/{name}", b'{"id": 1}')
+            assert (answered, headers.get("content-length"), body) == (status, length, None)
 
 
 async def nothing() -> Any:

@@ -102,6 +102,26 @@ class TestText:
     def test_absent_null_and_empty_are_missing(self, body: str) -> None:
         assert read("body:/id", body).id is None
 
+    def test_what_stands_there_and_counts_as_nothing_is_said(self) -> None:
+        assert refusal("body:/id", '{"id": null}') == "no value at /id: it is null; the body has: id"
+        assert refusal("body:/a/0", '{"a": [""]}') == "no value at /a/0: it is empty; the body has: a"
+        assert refusal("header:X-Id", b"", ("X-Id", "")) == "no value in header X-Id: it is empty"
+        assert refusal("header:X-Id", b"", ("X-Id", " \t")) == "no value in header X-Id: it is empty"
+        assert refusal("form:id", "id=") == "no value in form field id: it is empty; the body has: id"
+        assert refusal("query:id", b"", query="id=") == "no value in query parameter id: it is empty"
+        assert refusal("query:id", b"", query="x=") == "no value in query parameter id"
+
+    def test_names_that_no_text_can_be_are_told_escaped(self) -> None:
+        assert refusal("body:/id", b'{"\\ud800": 1}') == r"no value at /id; the body has: \ud800"
+        assert refusal("body:/id", b'{"\\ud800": 1, "\xff": 2}').endswith(r"the body has: \ud800, \udcff")
+        assert refusal("body:/id", b"[1]") == "no value at /id; the body is not a JSON object"
+
+    def test_blanks_around_a_header_are_no_part_of_it_and_in_a_body_they_are(self) -> None:
+        assert id_of("header:X-Id", b"", ("X-Id", "a b \t ")) == id_of("header:X-Id", b"", ("X-Id", " a b")) == "a b"
+        assert "blank" in refusal("header:X-Id", b"", ("X-Id", "a\u00a0"))
+        assert "blank" in refusal("body:/id", '{"id": "a "}')
+        assert "blank" in refusal("form:id", "id=a+")
+
     def test_the_names_in_the_body_help_to_mend_a_wrong_pointer(self) -> None:
         words = refusal("body:/event/id", '{"id": 1, "kind": "a", "data": {}}')
         assert words == "no value at /event/id; the body has: id, kind, data"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from accept.signed import NOW, URL, request
 from oncebox.accept.presets import PRESETS
 from oncebox.accept.signature import compile_verifier, credential_places, parse_signature, show_signature
-from oncebox.accept.spec import Sig, SignatureSpec, Timestamp
+from oncebox.accept.spec import CertUrl, Claims, Sig, SignatureSpec, Timestamp
 from oncebox.errors import ConfigError
 
 FLAT = {
@@ -50,7 +52,7 @@ def test_a_preset_s_rule_is_shown_as_configuration_that_reads_back(name: str) ->
         ({"form": "header:X"}, 'did you mean "from"'),
         ({"from": "haeder:X"}, "is no place"),
         ({"from": "header:"}, "is no place"),
-        ({"from": 5}, "sig.from"),
+        ({"from": 5}, "$.from"),
         ({"sig": 5}, "must be a table"),
         ({"sig": {"syntaxx": "kv"}}, 'did you mean "syntax"'),
         ({"sig": {"syntax": "kv"}}, "sig.key"),
@@ -64,12 +66,59 @@ def test_a_preset_s_rule_is_shown_as_configuration_that_reads_back(name: str) ->
         ({"algs": ["HS256"]}, 'no meaning with scheme = "hmac"'),
         ({"url_variants": "yes"}, "url_variants"),
         ({5: "x"}, "5"),
+        ({"tolerance": "5mm"}, 'signature.tolerance: "5mm"'),
+        ({"tolerance": "5m"}, "signature.tolerance: needs to know the time"),
+        ({"syntax": "kvv"}, 'signature.syntax: "kvv" is not known; did you mean "kv"'),
+        ({"from": "header:X Y"}, "is no place"),
+        ({"from": "haeder:X"}, 'did you mean "header:X"'),
+        ({"from": "jsn:a.b"}, 'did you mean "json:a.b"'),
+        ({"from": "header-numbred:X"}, 'did you mean "header-numbered:X"'),
+        ({"message": "{ts}{body}", "timestamp": {"from": "sgi:t"}}, 'did you mean "sig:t"'),
     ],
 )
 def test_a_mistake_is_told_with_its_key(raw: dict[Any, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=r"sources\.partner\.signature") as told:
         parse_signature({**FLAT, **raw}, "sources.partner.signature")
     assert words in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({"scheme": "hmac"}, 'nothing says where the signature is; set from = "header:NAME"'),
+        ({"from": "header:X"}, "nothing says how it signs; set scheme to one of hmac, token, pubkey, jws"),
+        ({"scheme": "hmac", "frm": "header:X"}, 'did you mean "from"'),
+        ({"schme": "hmac", "from": "header:X"}, 'did you mean "scheme"'),
+    ],
+)
+def test_what_is_missing_in_a_rule_is_named(raw: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=r"^sources\.partner\.signature") as told:
+        parse_signature(raw, "sources.partner.signature")
+    assert words in str(told.value)
+
+
+NESTED = [((), field.encode_name) for field in msgspec.structs.fields(SignatureSpec)] + [
+    ((name,), field.encode_name)
+    for name, part in (("sig", Sig), ("timestamp", Timestamp), ("cert_url", CertUrl), ("claims", Claims))
+    for field in msgspec.structs.fields(part)
+]
+
+
+@pytest.mark.parametrize(("above", "key"), NESTED, ids=lambda part: ".".join(part) if part else "")
+@pytest.mark.parametrize("spoil", [lambda key: key + "x", lambda key: key[:-1] + key[-1] * 2], ids=["more", "twice"])
+def test_every_key_of_a_rule_is_refused_when_misspelt_with_the_right_one_named(
+    above: tuple[str, ...], key: str, spoil: Callable[[str], str]
+) -> None:
+    raw: dict[str, object] = {**FLAT}
+    inner: dict[str, object] = {"from": "header:X"} if above in (("sig",), ("timestamp",), ("cert_url",)) else {}
+    if above:
+        raw[above[0]] = {**inner, spoil(key): "x"}
+    else:
+        raw[spoil(key)] = "x"
+    with pytest.raises(ConfigError) as told:
+        parse_signature(raw, "sources.partner.signature")
+    where = ".".join(("sources.partner.signature", *above))
+    assert str(told.value).startswith(f'{where}: "{spoil(key)}" is not known; did you mean "{key}"?')
 
 
 @pytest.mark.parametrize(

@@ -183,5 +183,5 @@ def test_a_line_that_is_no_request_is_told_with_its_number(line: str, words: str
     result = CliRunner().invoke(main, arguments, input=f'{{"source": "y"}}\n\n{line}\n', catch_exceptions=False)
     assert result.exit_code == 1
     assert json.loads(result.stdout.splitlines()[0])["problem"] == "unknown-source"
-    assert "line 2" in result.stderr
+    assert "line 3" in result.stderr
     assert words in result.stderr

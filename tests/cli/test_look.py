@@ -80,9 +80,12 @@ def test_lookup_tells_the_story_in_sentences(history: Path, run: Run) -> None:
             "demo evt_1 (seq 1, type invoice.paid, 2 B): accepted once on 2026-11-30 00:53:20 UTC, verified by hmac, "
             "answered 202."
         ),
-        "3 repeats absorbed, last on 2026-11-30 00:53:22 UTC; 2 of them with another body, answered like the first.",
         (
-            "record_payment committed on 2026-11-30 00:53:22 UTC, on attempt 2 in 1.5 ms after 1 failed attempt, "
+            "3 repeats absorbed, last on 2026-11-30 00:53:22 UTC; 2 of them with another body, answered like the first "
+            "(1 other body kept to look at)."
+        ),
+        (
+            "record_payment finished on 2026-11-30 00:53:22 UTC, on attempt 2 in 1.5 ms after 1 failed attempt, "
             "the last one on 2026-11-30 00:53:21 UTC: no such table."
         ),
     ]

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import anyio
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from cli.conftest import COMMAND, Run, parsed
 from oncebox.cli.dead import group_by_error, list_dead
 from oncebox.cli.tail import PAGE, Follower, told
+from oncebox.cli.targets import why
 from oncebox.model import Planned
 from oncebox.store.sqlite import open_store
 from operate.conftest import NOW, SECOND, arrival, ended
@@ -112,6 +114,40 @@ def test_targets_are_listed_paused_and_resumed_without_a_server(history: Path, r
     assert run("targets", "resume", "ship").stdout == "ship goes on\n"
     assert run("targets", "resume", "ship").stdout == "ship was not paused\n"
     assert "there is no target" in run("targets", "pause", "nobody", code=1).stderr
+
+
+def test_what_waits_is_settled_and_all_pauses_are_undone_without_a_server(history: Path, run: Run) -> None:
+    assert run("rerun", "4", "--to", "later").exit_code == 0
+    assert "name targets, or say --all" in run("targets", "settle", "--before", "0s", "--as", "done", code=2).stderr
+    assert "name targets, or say --all" in run("targets", "resume", code=2).stderr
+    assert run("targets", "resume", "--all").stdout == "nothing is paused\n"
+    for name in ("later", "ship"):
+        run("targets", "pause", name)
+    told = run("targets", "settle", "--all", "--before", "0s", "--as", "done", "--dry-run").stdout
+    assert told == "later: 0 would be settled as done\nship: 0 would be settled as done\n"
+    anyio.run(write_one, history / "inbox.db")
+    assert parsed(run("targets", "settle", "ship", "--before", "0s", "--as", "dead", "--why", "old", "--json")) == {
+        "targets": [{"name": "ship", "as": "dead", "before": ANY, "settled": 1, "matched": 1, "counted_all": True}]
+    }
+    assert "settled as dead by command line: old" in run("dead").stdout
+    assert run("targets", "resume", "--all").stdout == "later goes on\nship goes on\n"
+
+
+async def write_one(database: Path) -> None:
+    async with open_store(database, router=lambda _: (Planned("ship"),)) as store:
+        await store.accept([arrival("waits")])
+
+
+def test_what_is_told_of_a_target_that_is_down() -> None:
+    fine = {"state": "ready", "paused": None, "stuck": False, "down": None, "last_failure": None}
+    since, failure = "2026-12-02T01:02:03.000004Z", {"at": "x", "outcome": "unreachable", "error": "refused"}
+    down = {"since": since, "next_probe_at": "2026-12-02T01:04:03.000004Z"}
+    assert why(fine) is None
+    assert why({**fine, "last_failure": failure}) is None
+    told = "down since 2026-12-02 01:02:03, next probe 01:04:03; refused"
+    assert why({**fine, "state": "down", "down": down, "last_failure": failure}) == told
+    paused = {**fine, "state": "paused", "paused": "moving", "down": {**down, "next_probe_at": None}}
+    assert why(paused) == "moving; down since 2026-12-02 01:02:03, a probe is under way"
 
 
 def test_sources_are_listed(history: Path, run: Run) -> None:

@@ -164,4 +164,4 @@ def test_a_sent_event_is_accepted_and_a_tampered_one_refused(folder: Path, run: 
 
 def test_sending_needs_a_server(run: Run) -> None:
     assert "no server has this file open" in run("send", "demo", code=3).stderr
-    assert "FILE or --body" in run("send", "demo", "x", "--body", "y", code=2).stderr
+    assert "FILE or --body" in run("send", "demo", "litestar.toml", "--body", "y", code=2).stderr

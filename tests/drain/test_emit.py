@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncebox.drain.retry import RetryPolicy
-from oncebox.drain.staging import StagedTransaction
 from oncebox.drain.verdict import ERROR_BYTES, Verdict, bounded, described, of_error, settled
 from oncebox.emit import emission
 from oncebox.errors import Dead, EmitError, ForbiddenSQL, Retry, Staged
 from oncebox.headers import Headers
 from oncebox.model import Arrival, Claimed, Event, StagedWrites
+from oncebox.store.staging import StagedTransaction
 
 NOW = 1_796_000_000_000_000
 
@@ -168,7 +168,7 @@ def test_what_no_database_could_take_is_refused_at_the_handlers_line() -> None:
 def test_nothing_can_be_staged_after_the_end() -> None:
     db = staging()
     db.end()
-    with pytest.raises(ForbiddenSQL, match="this handler has ended"):
+    with pytest.raises(ForbiddenSQL, match="this function has ended"):
         db.execute("x")
 
 

@@ -226,3 +226,43 @@ def test_a_module_that_hides_behind_another_of_its_name_is_refused(module: Write
     hidden = module("calendar", HANDLERS)
     with pytest.raises(HandlerError, match=r"calendar\.py is hidden by another module of that name"):
         load_handlers([hidden], tmp_path)
+
+
+def test_a_decorator_without_its_parentheses_is_said_so(module: Write, tmp_path: Path) -> None:
+    text = "from oncebox import on\n\n@on\ndef record(event, db): pass\n"
+    with pytest.raises(HandlerError, match=r"record \(.*h_bare\.py, line 3\): on is written with the source in paren"):
+        load_handlers([module("h_bare", text)], tmp_path)
+
+
+@pytest.mark.parametrize("above", ["", "    @staticmethod\n", "    @classmethod\n"])
+def test_a_method_is_no_handler_and_says_so(module: Write, tmp_path: Path, above: str) -> None:
+    text = f"from oncebox import on\nclass Shop:\n    @on('a')\n{above}    def record(self, event): pass\n"
+    with pytest.raises(HandlerError, match=r"Shop\.record \(.*is a method of Shop|is no function"):
+        load_handlers([module("h_method", text)], tmp_path)
+
+
+def test_a_setup_in_a_class_is_refused_too() -> None:
+    with pytest.raises(HandlerError, match=r"tables .*is a method of Shop"):
+        exec("class Shop:\n    @setup\n    def tables(db): pass\n", {"setup": setup, "__name__": "x"})
+
+
+def test_a_handler_made_inside_of_a_function_is_found_by_its_name(module: Write, tmp_path: Path) -> None:
+    inside = "    @on('a')\n    def inner(event): pass\n    return inner\n"
+    text = f"from oncebox import on\ndef make():\n{inside}made = make()\n"
+    assert load_handlers([module("h_made", text)], tmp_path).names == ("inner",)
+
+
+def test_a_module_that_brings_nothing_is_noted(module: Write, tmp_path: Path) -> None:
+    names = [module("h_idle", "from oncebox import Event, on, setup\ndef record(event, db): pass\n")]
+    (note,) = load_handlers(names, tmp_path).notes
+    assert note.startswith("handlers: h_idle has nothing decorated in it")
+    assert load_handlers([module("h_busy", HANDLERS)], tmp_path).notes == ()
+
+
+def test_a_handler_inside_of_a_list_is_noted_and_not_one_that_also_has_a_name(module: Write, tmp_path: Path) -> None:
+    made = "from oncebox import on\ndef f(event): pass\ndef g(event): pass\ng = on('b')(g)\n"
+    (nothing, note) = load_handlers([module("h_held", f"{made}ALL = [on('a')(f)]\ndel g\n")], tmp_path).notes
+    assert "has nothing decorated" in nothing
+    assert "handler f at" in note
+    assert "inside of h_held.ALL" in note
+    assert load_handlers([module("h_named", f"{made}ALL = {{'g': g}}\n")], tmp_path).notes == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from base64 import b64encode
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -20,6 +21,7 @@ from oncebox.drain.webhook import (
     of_answer,
     request_headers,
     shown,
+    sign,
     signing_key,
     waited,
     webhook_id,
@@ -52,6 +54,13 @@ def test_the_receivers_own_libraries_verify_the_signature() -> None:
     headers = request_headers(claimed(), int(NOW.timestamp()), signing_key(SECRET))
     assert Webhook(SECRET).verify(b'{"n":1}', headers) == {"n": 1}
     SvixWebhook(SECRET).verify(b'{"n":1}', headers)
+
+
+@given(st.binary(min_size=1, max_size=80), st.integers(0, 140_000), st.text("abc:é", min_size=1, max_size=40))
+def test_a_body_of_any_length_is_signed_whole(key: bytes, length: int, id: str) -> None:
+    body = bytes(range(251)) * (length // 251) + b"x" * (length % 251)
+    expected = b64encode(hmac.digest(key, f"{id}.7.".encode() + body, "sha256")).decode()
+    assert sign(key, id, 7, body) == f"v1,{expected}"
 
 
 def test_a_changed_body_is_not_verified() -> None:

@@ -212,7 +212,7 @@ async def test_stats_add_up_and_name_sources_without_events(store: SQLiteStore, 
     await settle_one(store, "dead", error="no")
     await store.refuse([], {("demo", "bad-id"): 3}, NOW)
     stats = await api.json("/api/stats?minutes=2")
-    assert stats.keys() == {"events", "by_state", "sources", "oldest_due_at", "minutes", "file"}
+    assert stats.keys() == {"events", "by_state", "sources", "oldest_due_at", "operations", "minutes", "file"}
     assert stats["events"] == 2
     assert {name: n for name, n in stats["by_state"].items() if n} == {"dead": 1, "unrouted": 1}
     assert stats["sources"] == {

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncebox.address import host_name
 from oncebox.errors import ConfigError, Rejected
-from oncebox.operate.auth import LONGEST, Brake, Hosts, Tokens, bearer, host_name
+from oncebox.operate.auth import LONGEST, Brake, Hosts, Tokens, bearer
 from oncebox.operate.token import ensure_token, read_token, token_path
 from oncebox.store.sqlite import SQLiteStore
 from operate.conftest import Caller, arrival

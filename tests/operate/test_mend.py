@@ -14,10 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from litestar import Litestar
 
+from oncebox.condition import Condition
 from oncebox.config import Config
 from oncebox.model import Planned
+from oncebox.operate import feeder as feeding
 from oncebox.operate.api import create_api
 from oncebox.operate.failure import EXCEPTION_HANDLERS
+from oncebox.operate.feeder import LATER as LATER_STEP
 from oncebox.operate.feeder import STEP, Feeder, step_size
 from oncebox.operate.mend import create_rerun_routes, create_target_routes
 from oncebox.operate.targets import Known
@@ -28,6 +31,7 @@ pytestmark = pytest.mark.anyio
 
 LATER = NOW + 60 * SECOND
 KNOWN = (Known("handler", "handler"), Known("shop", "url"))
+CONDITIONS = {"shop": Condition(stuck=True)}
 
 
 class Desk:
@@ -75,7 +79,7 @@ async def desk(config: Config, store: SQLiteStore) -> AsyncIterator[Desk]:
     feeder = Feeder(store, lambda: LATER)
     more = [
         *create_rerun_routes(store, KNOWN, feeder.ring, lambda: LATER),
-        *create_target_routes(config, store, KNOWN, lambda: {"shop": "stuck"}, lambda: LATER),
+        *create_target_routes(config, store, KNOWN, lambda: CONDITIONS, lambda: LATER),
     ]
     app = Litestar(
         create_api(config, store, list, more),
@@ -210,11 +214,13 @@ async def test_a_paused_target_is_told_with_its_reason_and_what_waits(desk: Desk
     assert found == [
         {
             "name": "handler", "kind": "handler", "state": "paused", "paused": "deploying",
-            "paused_at": "2026-11-30T00:54:20.000000Z", "pending": 2, "parked": 0, "running": 0, "dead": 1,
+            "paused_at": "2026-11-30T00:54:20.000000Z", "stuck": False, "down": None,
+            "last_failure": None, "pending": 2, "parked": 0, "running": 0, "dead": 1,
             "counted_all": True, "oldest_due_at": "2026-11-30T00:53:20.000000Z",
         },
         {
-            "name": "shop", "kind": "url", "state": "stuck", "paused": None, "paused_at": None, "pending": 0,
+            "name": "shop", "kind": "url", "state": "stuck", "paused": None, "paused_at": None, "stuck": True,
+            "down": None, "last_failure": None, "pending": 0,
             "parked": 0, "running": 0, "dead": 0, "counted_all": True, "oldest_due_at": None,
         },
     ]  # fmt: skip
@@ -266,6 +272,23 @@ async def test_the_feeder_stays_a_step_ahead_of_what_is_processed(desk: Desk) ->
             await desk.end_all("done")
     found = await desk.json("GET", "/api/reruns/1")
     assert (found["queued"], found["done"]) == (3 * STEP, 3 * STEP)
+
+
+async def test_a_rerun_that_fails_all_over_is_fed_no_further(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeding, "MOST_OPEN", STEP)
+    await desk.store.accept([arrival(f"evt_{n}") for n in range(3 * STEP)])
+    assert await desk.end_all("done") == 3 * STEP
+    await desk.json("POST", "/api/reruns", {"all": True}, status=202)
+    await desk.feeder.turn()
+    assert await desk.end_all("pending", due=LATER + 60 * SECOND) == STEP
+    assert await desk.feeder.turn() > LATER_STEP / 2
+    assert (await desk.json("GET", "/api/reruns/1"))["queued"] == STEP
+    again = await desk.store.claim("handler", STEP, LATER + 120 * SECOND)
+    for claimed in again[:3]:
+        await desk.store.settle(ended(claimed))
+    desk.feeder = Feeder(desk.store, lambda: LATER)
+    await desk.feeder.turn()
+    assert (await desk.json("GET", "/api/reruns/1"))["queued"] == 2 * STEP
 
 
 async def test_a_rate_spreads_the_steps(desk: Desk) -> None:

@@ -49,7 +49,7 @@ def stored(server: Server, id: str) -> bytes | None:
 
 
 def to_path(path: str, id: str) -> bytes:
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {id}\r\nContent-Length: 0\r\n\r\n".encode()
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: {id}\r\nContent-Length: 0\r\n\r\n".encode()
 
 
 def closed(line: socket.socket) -> bool:
@@ -260,6 +260,52 @@ def test_other_methods_are_405_as_problems(server: Server, method: str, path: st
         assert answer.problem == "bad-request"
         assert answer.headers["allow"]
         assert client.request("GET", "/healthz").status == 200
+
+
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
+FRAMED = {
+    "length": (b"Content-Length: 8\r\n", b'{"a": 1}'),
+    "chunked": (b"Transfer-Encoding: chunked\r\n", b'3\r\n{"a\r\n5\r\n": 1}\r\n0\r\n\r\n'),
+    "websocket": (b"Content-Length: 8\r\n", b'{"a": 1}'),
+}
+
+
+@pytest.mark.parametrize("framing", FRAMED)
+@pytest.mark.parametrize("pieces", [1, 2, 1000])
+def test_a_request_that_asks_for_another_protocol_keeps_its_body(server: Server, framing: str, pieces: int) -> None:
+    """Java's HttpClient asks for HTTP/2 with each request over plain HTTP."""
+    framed, body = FRAMED[framing]
+    asks = b"Connection: Upgrade\r\nUpgrade: websocket\r\n" if framing == "websocket" else UPGRADE
+    ids = [f"upgrade-{framing}-{pieces}-{n}" for n in (1, 2)]
+    text = b"".join(POST % id.encode() + asks + framed + b"\r\n" + body for id in ids)
+    text += POST % b"upgrade-last" + b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+    size = -(-len(text) // pieces)
+    with server.connect(5) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(text), size):
+            line.sendall(text[start : start + size])
+        got = b""
+        while chunk := line.recv(65536):
+            got += chunk
+    assert got.count(b"HTTP/1.1 202") == 3, got
+    assert [stored(server, id) for id in ids] == [b'{"a": 1}'] * 2
+
+
+def test_what_anybody_can_send_fills_no_log(server: Server) -> None:
+    before = len(server.log().splitlines())
+    for _ in range(50):
+        assert server.raw(b"\x16\x03\x01\x02\x00\r\n\r\n", timeout=3).startswith(b"HTTP/1.1 400")
+        assert parse(server.raw(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + UPGRADE + b"\r\n")).status == 200
+    assert server.get("/healthz").status == 200
+    assert len(server.log().splitlines()) - before <= 2, server.log()
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_health_answers_head(server: Server, path: str) -> None:
+    got = server.raw(b"HEAD %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path.encode(), timeout=2)
+    head, _, rest = got.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200"), got
+    assert rest == b""
 
 
 def test_head_gets_no_body_and_spoils_nothing(server: Server) -> None:

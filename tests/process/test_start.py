@@ -22,6 +22,13 @@ from oncebox import Transaction, setup
 def tables(db: Transaction) -> None:
     db.execute("create table events (id text)")
 """
+WORKING_SETUP = """
+from oncebox import Transaction, setup
+
+@setup
+def tables(db: Transaction) -> None:
+    db.execute("create table if not exists mine (id text)")
+"""
 
 
 def said(exit: Exit, code: int, *words: str) -> None:
@@ -105,6 +112,19 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(serve: Serve) -> N
     exit = refused(server.folder)
     said(exit, 1, "inbox.db")
     assert server.database.read_bytes() == b"dear diary\n" * 1000
+
+
+@pytest.mark.parametrize("handlers", ["", WORKING_SETUP], ids=["no-setup", "setup"])
+def test_a_file_that_another_program_writes_is_said_to_be_held_and_not_damaged(serve: Serve, handlers: str) -> None:
+    server = serve(handlers=handlers).start()
+    assert server.stop() == 0
+    with contextlib.closing(sqlite3.connect(server.database, isolation_level=None)) as db:
+        db.execute("begin immediate")
+        exit = refused(server.folder, within=15)
+        said(exit, 1, "inbox.db", "another program holds the database", "close it")
+        assert "damaged" not in exit.said
+    server.start()
+    clean_stop(server)
 
 
 def test_a_port_in_use_is_refused(serve: Serve) -> None:

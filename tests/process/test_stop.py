@@ -89,8 +89,8 @@ def test_a_handler_that_ignores_the_stop_is_left_behind(serve: Serve, type: str)
 def test_a_body_that_never_ends_does_not_hold_a_stop_up(serve: Serve) -> None:
     server = serve(server='grace = "2s"').start()
     with server.connect() as half, server.connect() as idle, server.connect() as head:
-        half.sendall(b"POST /in/demo HTTP/1.1\r\nHost: x\r\nIdempotency-Key: half\r\nContent-Length: 9\r\n\r\n1234")
-        head.sendall(b"POST /in/demo HTTP/1.1\r\nHost: x\r\nIdempo")
+        half.sendall(b"POST /in/demo HTTP/1.1\r\nHost: [::1]\r\nIdempotency-Key: half\r\nContent-Length: 9\r\n\r\n1234")
+        head.sendall(b"POST /in/demo HTTP/1.1\r\nHost: localhost\r\nIdempo")
         assert server.post("whole").status == 202
         clean_stop(server, within=4)
         assert idle.recv(1) == b""

@@ -149,7 +149,8 @@ def test_a_command_does_its_part_beside_a_url(serve: Serve, shop: Shop, tmp_path
     clean_stop(server)
 
 
-def test_a_dead_head_is_passed_from_the_start_after_its_route_says_skip(serve: Serve, shop: Shop) -> None:
+@pytest.mark.parametrize("by", ["restart", "reload"])
+def test_a_dead_head_is_passed_as_soon_as_its_route_says_skip(serve: Serve, shop: Shop, by: str) -> None:
     ordered = 'ordered_by = "/k"\n'
     server = serve(config=hook(shop, ordered)).start()
     shop.status = 410
@@ -158,10 +159,13 @@ def test_a_dead_head_is_passed_from_the_start_after_its_route_says_skip(serve: S
     shop.status = 200
     server.post("next", b'{"k":1}')
     assert server.states() == {"dead": 1, "parked": 1}
-    clean_stop(server)
     config = server.folder / "litestar.toml"
     config.write_text(config.read_text().replace(ordered, ordered + 'on_dead = "skip"\n'))
-    server.start()
+    if by == "reload":
+        server.signal(signal.SIGHUP)
+    else:
+        clean_stop(server)
+        server.start()
     until(lambda: server.states() == {"dead": 1, "done": 1}, 10)
     assert shop.order == ["next"]
     clean_stop(server)

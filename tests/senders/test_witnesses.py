@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from urllib.parse import urlencode
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from oncebox.accept.doors import compile_door
 from oncebox.accept.handshake import Ours, find_handshake
@@ -16,11 +18,20 @@ from oncebox.accept.spec import SignatureSpec, Verified
 from oncebox.config import MissingId, Source
 from oncebox.errors import Rejected
 from oncebox.secret import Secret
-from senders.witnesses import FORM, URL, WITNESSES, Braintree, Headers
+from senders import node
+from senders.witnesses import FORM, URL, WITNESSES, Braintree, Headers, Witness
 
-LIBRARIES = sorted(WITNESSES)
-SIGNING = sorted(name for name, witness in WITNESSES.items() if witness.sign)
-TIMED = sorted(name for name, witness in WITNESSES.items() if witness.checks_time)
+
+def those(which: Callable[[Witness], object]) -> list[ParameterSet]:
+    """The names of witnesses, in order; who cannot be asked here is left out, and says so."""
+    chosen = sorted(name for name, witness in WITNESSES.items() if which(witness))
+    absent = [pytest.mark.skipif(bool(node.lacking()), reason=node.lacking())]
+    return [pytest.param(name, marks=absent if WITNESSES[name].needs_node else []) for name in chosen]
+
+
+LIBRARIES = those(lambda _: True)
+SIGNING = those(lambda witness: witness.sign)
+TIMED = those(lambda witness: witness.checks_time)
 
 
 def rule(name: str) -> SignatureSpec:

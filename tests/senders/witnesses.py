@@ -27,6 +27,8 @@ from sendgrid.helpers.eventwebhook import EventWebhook
 from slack_sdk.signature import SignatureVerifier
 from twilio.request_validator import RequestValidator
 
+from senders import node
+
 with warnings.catch_warnings():
     # It names a deprecated module of its own at import.
     warnings.simplefilter("ignore")
@@ -52,6 +54,7 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str = JSON
     checks_time: bool = False
     own: Mapping[str, str] = {}
+    needs_node: bool = False
 
 
 def taken(check: Callable[[], object], *refusals: type[Exception]) -> bool:
@@ -210,6 +213,31 @@ def _discord() -> Witness:
     return Witness(secret=_pem(key), sign=sign, judge=judge)
 
 
+def _github() -> Witness:
+    secret = "It's a Secret to Everybody"
+    return Witness(
+        secret=secret,
+        sign=lambda body: {"X-Hub-Signature-256": node.ask("octokit", "sign", secret, body)},
+        judge=lambda body, headers: node.ask("octokit", "judge", secret, body, headers) is True,
+        own={"X-GitHub-Delivery": "d-1", "X-GitHub-Event": "push"},
+        needs_node=True,
+    )
+
+
+def _shopify(prefix: str) -> Witness:
+    """The library judges whole requests, so it is given all headers that it asks for."""
+    secret = "hush é"
+    named = {"Topic": "orders/create", "Shop-Domain": "a.myshopify.com", "API-Version": "2025-01"}
+    own = {f"{prefix}-{name}": value for name, value in (named | {"Webhook-Id": "w-1", "Event-Id": "e-1"}).items()}
+    return Witness(
+        secret=secret,
+        sign=lambda body: {**own, f"{prefix}-Hmac-Sha256": node.ask("shopify", "sign", secret, body)},
+        judge=lambda body, headers: node.ask("shopify", "judge", secret, body, headers) is True,
+        own=own,
+        needs_node=True,
+    )
+
+
 def _spki(key: ec.EllipticCurvePublicKey) -> str:
     pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode()
     return "".join(pem.splitlines()[1:-1])
@@ -230,6 +258,9 @@ WITNESSES: dict[str, Witness] = {
     "pusher": _pusher(),
     "sendgrid": _sendgrid(),
     "discord": _discord(),
+    "github": _github(),
+    "shopify": _shopify("X-Shopify"),
+    "shopify_events": _shopify("Shopify"),
 }
 
 

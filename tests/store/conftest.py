@@ -119,5 +119,5 @@ async def books_are_right(store: SQLiteStore) -> None:
         )
     )
     assert written == counted
-    received = await rows(store, "select sum(n) from totals where minute = 0 and what = 'received'")
+    received = await rows(store, "select coalesce(sum(n), 0) from totals where minute = 0 and what = 'received'")
     assert received[0][0] == (await rows(store, "select count(*) from events"))[0][0]

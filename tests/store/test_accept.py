@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 
+import msgspec
 import pytest
 
 from oncebox.errors import IdConflict, Overloaded
-from oncebox.model import Reply, Stored
+from oncebox.model import Planned, Reply, Stored
+from oncebox.store.queue import WAITING_BYTES, Queue
 from oncebox.store.sqlite import SQLiteStore
 from store.conftest import NOW, Open, arrival, books_are_right, rows
 
@@ -149,7 +152,11 @@ async def test_random_groups_of_old_and_new_keep_one_row_for_each_key(store: SQL
 
 async def test_a_full_queue_says_so_and_loses_nothing(open_any: Open) -> None:
     async with open_any(queue=10) as store:
-        outcomes = await asyncio.gather(*(store.accept([arrival(str(n))]) for n in range(50)), return_exceptions=True)
+
+        async def sent(id: str) -> list[Stored]:
+            return await store.accept([arrival(id)])
+
+        outcomes = await asyncio.gather(*(sent(str(n)) for n in range(50)), return_exceptions=True)
         stored = {id for (id,) in await rows(store, "select id from events")}
     refused = [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
     assert len(refused) == 40
@@ -167,6 +174,31 @@ async def test_a_cancelled_accept_leaves_no_open_transaction(store: SQLiteStore)
     [answer] = await store.accept([arrival("after")])
     assert not answer.replayed
     await books_are_right(store)
+
+
+@pytest.mark.parametrize("count", [190, 191, 400])
+async def test_events_with_many_deliveries_fit_into_what_a_statement_may_have(open_any: Open, count: int) -> None:
+    async with open_any(router=lambda _: [Planned(f"t{n}") for n in range(9)]) as store:
+        store._raw.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 32_766)
+        answers = await store.accept([arrival(f"e{n}") for n in range(count)])
+        assert not any(stored.replayed for stored in answers)
+        assert await rows(store, "select count(*) from deliveries") == [(9 * count,)]
+        await books_are_right(store)
+
+
+def test_decoded_bodies_count_for_the_bytes_that_may_wait() -> None:
+    async def waiting() -> None:
+        queue = Queue(1000)
+        wire, decoded = b"x" * 100, bytes(WAITING_BYTES // 2 + 1)
+        packed = msgspec.structs.replace(arrival("a", wire), decoded=decoded)
+        first = queue.add([packed])
+        with pytest.raises(Overloaded):
+            queue.add([packed])
+        assert [waiting.size for waiting in queue.take()] == [len(wire) + len(decoded)]
+        queue.add([packed])
+        first.cancel()
+
+    asyncio.run(waiting())
 
 
 async def test_events_without_a_route_are_counted_as_unrouted(open_any: Open) -> None:

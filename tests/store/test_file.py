@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import anyio
 import pytest
 
-from oncebox.errors import Locked, SchemaTooNew, StoreError, Unwritable
+from oncebox.errors import Locked, SchemaTooNew, StorageFull, StoreError, Unwritable
+from oncebox.store.faults import explained
 from oncebox.store.lock import read_lock
 from oncebox.store.migrations import PAGE_SIZE, VERSION
+from oncebox.store.offline import open_offline
 from oncebox.store.sqlite import SQLiteStore, open_store
-from store.conftest import Open, arrival, rows
+from store.conftest import NOW, Open, arrival, rows
 
 pytestmark = pytest.mark.anyio
 
@@ -73,6 +77,112 @@ async def test_a_file_that_is_no_database_is_refused(database: Path) -> None:
     await refused(database, StoreError, "is not an SQLite database")
 
 
+async def test_a_file_of_another_program_that_numbers_its_schema_is_left_alone(database: Path) -> None:
+    for sql in ("create table theirs (x)", "pragma user_version = 1"):
+        alter(database, sql)
+    await refused(database, StoreError, "is a database of something else")
+    alter(database, "create table meta (name, value)")
+    await refused(database, StoreError, "is a database of something else")
+    with pytest.raises(StoreError, match="is a database of something else"), open_offline(database):
+        pass
+
+
+async def test_a_new_file_and_what_lies_beside_it_are_for_the_owners_eyes_only(open_any: Open, database: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        async with open_any() as store:
+            await store.accept([arrival()])
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in database.parent.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(("inbox.db", "inbox.db-wal", "inbox.db-shm", "inbox.db.lock"), 0o600)
+
+
+async def test_a_file_that_is_there_keeps_the_mode_that_a_person_gave_it(open_any: Open, database: Path) -> None:
+    async with open_any():
+        pass
+    await anyio.Path(database).chmod(0o640)
+    async with open_any() as store:
+        await store.accept([arrival()])
+        wal = database.with_name("inbox.db-wal")
+        assert [stat.S_IMODE(path.stat().st_mode) for path in (database, wal)] == [0o640, 0o640]
+
+
+@pytest.mark.parametrize("beside", ["-wal", "-shm"])
+async def test_a_file_beside_it_that_cannot_be_used_is_named(open_any: Open, database: Path, beside: str) -> None:
+    async with open_any():
+        pass
+    await anyio.Path(f"{database}{beside}").mkdir()
+    await refused(database, Unwritable, f"inbox.db{beside}: cannot be used; it belongs to inbox.db")
+
+
+async def test_what_cannot_be_a_database_is_named_to_those_who_only_read(open_any: Open, tmp_path: Path) -> None:
+    folder, junk = tmp_path / "folder", tmp_path / "junk.db"
+    folder.mkdir()
+    await anyio.Path(junk).write_bytes(b"hello" * 1000)
+    for path, why in (
+        (folder, "is not a file"),
+        (tmp_path / "none.db", "there is no such file yet"),
+        (junk, "it is not an SQLite database: change store.path, or restore a backup"),
+    ):
+        with pytest.raises(StoreError, match=why), open_offline(path):
+            pass
+    await anyio.Path(f"{folder}.lock").mkdir()
+    assert read_lock(folder) is None
+    await refused(folder, StoreError, "is not a file")
+
+
+async def test_a_damaged_file_is_said_to_be_that(open_any: Open, database: Path) -> None:
+    async with open_any():
+        pass
+    os.truncate(database, 3 * PAGE_SIZE)
+    await refused(database, StoreError, "it is damaged: put it aside and restore a backup")
+
+
+@pytest.mark.parametrize(
+    ("name", "todo"),
+    [
+        ("SQLITE_FULL", "free some space"),
+        ("SQLITE_IOERR", "look into the system's log"),
+        ("SQLITE_CANTOPEN", "check that the folder is there"),
+        ("SQLITE_READONLY", "check the permissions"),
+        ("SQLITE_BUSY", "another program is writing to it"),
+        ("SQLITE_CORRUPT", "restore a backup"),
+        ("SQLITE_ERROR", "is it a file of Oncebox"),
+    ],
+)
+def test_each_error_of_the_file_says_what_to_do(tmp_path: Path, name: str, todo: str) -> None:
+    error = sqlite3.OperationalError("it failed")
+    error.sqlite_errorname = name
+    told = str(explained(tmp_path / "x.db", error))
+    assert told.startswith(f"{tmp_path}/x.db: cannot be used (it failed)")
+    assert todo in told
+
+
+@pytest.mark.parametrize("happens", ["deleted", "replaced", "folder"])
+async def test_a_file_that_is_taken_away_while_it_is_open_takes_no_more_events(tmp_path: Path, happens: str) -> None:
+    database = tmp_path / "folder" / "inbox.db"
+    database.parent.mkdir()
+    async with open_store(database) as store:
+        await store.accept([arrival()])
+        assert store.care.shortage() == ""
+        if happens == "folder":
+            database.parent.rename(tmp_path / "elsewhere")
+        elif happens == "replaced":
+            database.rename(f"{database}.old")
+            database.touch()
+        else:
+            database.unlink()
+        assert "was deleted, moved or replaced" in store.care.shortage()
+        if happens != "replaced":
+            return
+        with anyio.fail_after(5):
+            while not store.writer.short:  # noqa: ASYNC110  # the writer looks every second
+                await asyncio.sleep(0.01)
+        with pytest.raises(StorageFull, match="was deleted, moved or replaced"):
+            await store.accept([arrival("late")])
+
+
 async def test_a_folder_that_is_missing_or_read_only_is_named(tmp_path: Path) -> None:
     await refused(tmp_path / "none" / "x.db", Unwritable, "there is no such folder")
     folder = tmp_path / "locked"
@@ -102,6 +212,20 @@ async def test_the_lock_file_tells_the_address_only_while_it_is_held(open_any: O
     assert info is None or not info.held
 
 
+async def test_a_start_waits_for_a_program_that_is_writing(open_any: Open, database: Path) -> None:
+    async with open_any():
+        pass
+    other = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
+    other.execute("begin immediate")
+    timer = threading.Timer(0.3, other.rollback)
+    timer.start()
+    async with open_any() as store:
+        await store.accept([arrival()])
+        assert store._raw.execute("pragma busy_timeout").fetchone() == (50,)
+    timer.join()
+    other.close()
+
+
 async def test_an_outside_writer_is_waited_for(store: SQLiteStore, database: Path) -> None:
     other = sqlite3.connect(database, isolation_level=None)
     other.execute("begin immediate")
@@ -123,11 +247,11 @@ async def test_the_log_does_not_grow_without_bound(store: SQLiteStore) -> None:
 async def test_the_driver_runs_a_function_whole_although_the_wait_is_cancelled(store: SQLiteStore) -> None:
     """Fails when aiosqlite's private way of running a function moves."""
     for _ in range(50):
-        task = asyncio.ensure_future(store.write(lambda db: db.execute("create table if not exists t (x)")))
+        task = asyncio.ensure_future(store.write(lambda db: db.execute("create table if not exists t (x)"), NOW))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    await store.write(lambda db: db.execute("insert into t values (1)"))
+    await store.write(lambda db: db.execute("insert into t values (1)"), NOW)
     assert await rows(store, "select x from t") == [(1,)]
 
 

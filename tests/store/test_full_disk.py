@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import resource
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from oncebox.errors import StorageFull
 from oncebox.model import Claimed
 from oncebox.store import Transaction
 from oncebox.store.sqlite import SQLiteStore
@@ -35,14 +35,14 @@ def count(claimed: Claimed, db: Transaction) -> None:
 
 @pytest.mark.parametrize("held", [False, True])
 async def test_a_refused_commit_of_a_slice_doubles_no_effect(store: SQLiteStore, database: Path, held: bool) -> None:
-    await store.write(lambda db: db.execute("create table effects (id text) strict"))
+    await store.write(lambda db: db.execute("create table effects (id text) strict"), NOW)
     await store.accept([arrival("e1")])
     if held:
         claimed = await store.claim("handler", 1, NOW + 1)
         await store.release(claimed, NOW + 1)
         await store.accept([arrival(f"more{n}") for n in range(200)])
         await store.process(["handler"], Running(count), lambda: NOW + 1)
-    with full(database), pytest.raises(sqlite3.OperationalError):
+    with full(database), pytest.raises(StorageFull):
         await drain(store, Running(count))
     await drain(store, Running(count))
     assert await rows(store, "select id, count(*) from effects group by 1 having count(*) <> 1") == []

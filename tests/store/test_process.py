@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncebox.errors import ForbiddenSQL
-from oncebox.model import Arrival, Claimed, Planned, StagedWrites
+from oncebox.model import Arrival, Claimed, Planned, Settled, StagedWrites
 from oncebox.store import Transaction
 from oncebox.store.sqlite import SQLiteStore
 from store.conftest import NOW, Open, Running, arrival, books_are_right, drain, ended, rows
@@ -18,7 +18,7 @@ def pay(claimed: Claimed, db: Transaction) -> None:
 
 
 async def with_payments(store: SQLiteStore, count: int = 0) -> None:
-    await store.write(lambda db: db.execute("create table if not exists payments (id text primary key) strict"))
+    await store.write(lambda db: db.execute("create table if not exists payments (id text primary key) strict"), NOW)
     for n in range(count):
         await store.accept([arrival(f"e{n}")])
 
@@ -221,6 +221,38 @@ async def test_deaths_count_only_while_alone_and_the_third_convicts(open_any: Op
         assert state == "dead"
         assert error.startswith("poison")
         await books_are_right(store)
+
+
+async def test_what_a_death_cut_off_is_told_as_it_is_known(open_any: Open) -> None:
+    async with open_any(router=lambda _: (Planned("handler"), Planned("url"))) as store:
+        await store.accept([arrival("x")])
+        await store.claim("handler", 1, NOW)
+        await store.claim("url", 1, NOW)
+    async with open_any() as store:
+        await store.recover(["handler"], NOW)
+        told = dict(await rows(store, "select target, detail from attempts"))
+    assert told["handler"].endswith("while this attempt was running")
+    assert told["url"].endswith("it ran, or was about to")
+
+
+async def test_a_fault_of_the_runners_own_fails_one_attempt_and_no_other(store: SQLiteStore) -> None:
+    await with_payments(store, 8)
+
+    class Faulty(Running):
+        def run(self, claimed: Claimed, db: Transaction) -> Settled:
+            settled = super().run(claimed, db)
+            if claimed.event.id == "e3":
+                raise LookupError("a fault")
+            return settled
+
+    settled = await drain(store, Faulty(pay))
+    assert len(settled) == 8
+    assert await rows(store, "select count(*) from payments") == [(7,)]
+    [(id, error)] = await rows(
+        store, "select e.id, d.error from deliveries d join events e using (seq) where d.state <> 'done'"
+    )
+    assert (id, error) == ("e3", "the outcome cannot be told: LookupError")
+    await books_are_right(store)
 
 
 async def test_a_death_of_other_targets_is_nobodys_fault(open_any: Open) -> None:

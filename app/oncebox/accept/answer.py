@@ -10,7 +10,7 @@ from oncebox.accept.batch import BadItem
 from oncebox.accept.door import Door
 from oncebox.errors import Rejected
 from oncebox.model import Arrival, Reply, Stored, receipt
-from oncebox.problem import CONTENT_TYPE, problem
+from oncebox.problem import CONTENT_TYPE, blank, problem
 
 JSON = "application/json"
 Pairs = tuple[tuple[str, str], ...]
@@ -24,6 +24,10 @@ class Answer(msgspec.Struct, frozen=True):
     content_type: str
     body: bytes
     headers: Pairs = ()
+
+
+_LOGGED = "the request could not be judged; send it again later. The server's log says why"
+FAILED = Answer(500, CONTENT_TYPE, blank(500, _LOGGED))
 
 
 def refusal(door: Door | None, why: Rejected) -> Answer:

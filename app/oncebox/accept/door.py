@@ -16,6 +16,7 @@ from oncebox.accept.handshake import TOKENED, Handshake, Ours, Reply
 from oncebox.accept.incoming import Incoming
 from oncebox.accept.key import Fields, Found
 from oncebox.accept.spec import Verified, Verifier
+from oncebox.address import host_name, host_of, is_loopback
 from oncebox.errors import Rejected
 from oncebox.model import Arrival, Refused
 
@@ -37,6 +38,7 @@ CREDENTIALS = frozenset(
 Pairs = tuple[tuple[str, str], ...]
 _FORWARDED = ("forwarded", "x-forwarded-for", "via")
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
+_PAGE = "a page of another site may not send to it; programs send no Origin header"
 
 
 def _zero(_bits: int) -> int:
@@ -48,7 +50,8 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
     then says that what is kept of a request cannot be verified again.
 
     `events` are the methods that bring events, `methods` these and the ones of the handshake. `window` is in
-    microseconds, `random` gives so many random bits. `bad_signature` is the status for a wrong signature.
+    microseconds, `random` gives so many random bits. `bad_signature` is the status for a wrong signature. `hosts` are
+    the names that it is called by besides those of this machine; None: any.
     """
 
     source: str
@@ -73,6 +76,7 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
     hidden_query: frozenset[str] = frozenset({"access_token"})
     secretless: bool = False
     loopback_only: bool = False
+    hosts: frozenset[str] | None = None
     url: str | None = None
 
     @property
@@ -87,12 +91,15 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
         return self.url if "?" in self.url or not query else f"{self.url}?{query}"
 
     def admit(self, method: str, headers: Mapping[str, str], peer: str | None) -> None:
-        """Refuse what is refused before the body is read: other methods (405), strangers at a local source (401)."""
+        """Refuse what is refused before the body is read: other methods (405), strangers at a local source (401), the
+        name of another server (400)."""
         if method not in self.methods:
             allowed = ", ".join(sorted(self.methods))
             raise Rejected(405, "bad-request", f"this source takes {allowed}, not {method[:20]}", (("allow", allowed),))
         if self.loopback_only:
             self._admit_local(headers, peer)
+        if self.hosts is not None:
+            self._admit_host(headers.get("host"), self.hosts)
 
     def _admit_local(self, headers: Mapping[str, str], peer: str | None) -> None:
         for name in _FORWARDED:
@@ -101,6 +108,16 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
                 raise Rejected(401, "unauthorized", words)
         if peer is not None and not peer.startswith(_LOOPBACK):
             raise Rejected(401, "unauthorized", "this source takes requests from this machine only")
+        origin = headers.get("origin")
+        if origin is not None and not _is_ours(host_of(origin), self.hosts or frozenset()):
+            raise Rejected(401, "unauthorized", f"this source takes requests from this machine only: {_PAGE}")
+
+    @staticmethod
+    def _admit_host(host: str | None, hosts: frozenset[str]) -> None:
+        """Who leads a browser here by a name of his own (DNS rebinding) gives himself away by that name."""
+        if host is not None and not _is_ours(host_name(host), hosts):
+            named = f'this source is not called "{host[:80]}"; if it is, set server.public_url to that'
+            raise Rejected(400, "bad-request", named)
 
     def open(self, request: Incoming) -> Incoming:
         """The request with its body decoded; raises Rejected 415, and 413 for what is too large once decoded."""
@@ -213,6 +230,10 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
             headers=self.kept_headers(incoming),
             body=incoming.body,
         )
+
+
+def _is_ours(name: str, hosts: frozenset[str]) -> bool:
+    return name in hosts or is_loopback(name)
 
 
 def _called(incoming: Incoming) -> str:

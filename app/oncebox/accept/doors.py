@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from secrets import randbits
 
+import msgspec
+
 from oncebox.accept.batch import Batch, compile_batch
 from oncebox.accept.door import CREDENTIALS, Door
 from oncebox.accept.handshake import METHODS, TOKENS, find_handshake
@@ -11,23 +13,41 @@ from oncebox.accept.key import compile_fields
 from oncebox.accept.presets import Preset, find_preset
 from oncebox.accept.signature import compile_verifier, credential_places, parse_signature
 from oncebox.accept.spec import SignatureSpec
-from oncebox.config import Settings, Source
+from oncebox.address import host_of, is_loopback
+from oncebox.config import Config, Server, Settings, Source
 from oncebox.errors import ConfigError
 from oncebox.model import Reply
 
 NO_PRESET = Preset(name="", signature=None)
 _TOKEN_PARAMETER = frozenset({"access_token"})
 NONE = frozenset[str]()
+_EVERYWHERE = {"", "0.0.0.0", "::"}  # noqa: S104  no names
 
 
 def compile_doors(settings: Settings) -> dict[str, Door]:
     """A door for each source that receives from outside. Raises ConfigError naming the source."""
     server = settings.server
-    return {
-        name: compile_door(name, source, server.max_body, server.public_url)
-        for name, source in settings.sources.items()
-        if not source.internal
-    }
+    doors: dict[str, Door] = {}
+    problems: list[str] = []
+    for name, source in settings.sources.items():
+        if source.internal:
+            continue
+        try:
+            doors[name] = _by_name(compile_door(name, source, server.max_body, server.public_url), server)
+        except ConfigError as error:
+            problems.append(str(error))
+    if problems:
+        where = f"{settings.path}: " if isinstance(settings, Config) and settings.path else ""
+        raise ConfigError(where + "\n  ".join(problems))
+    return doors
+
+
+def _by_name(door: Door, server: Server) -> Door:
+    """A source that is for this machine, and one that anybody here may send to, is called by our own names only."""
+    if door.loopback_only or (door.verifier is None and is_loopback(server.host)):
+        named = frozenset({server.host.strip("[]").lower(), host_of(server.public_url or "")})
+        return msgspec.structs.replace(door, hosts=named - _EVERYWHERE)
+    return door
 
 
 def compile_door(name: str, source: Source, limit: int, public_url: str | None = None) -> Door:
@@ -36,7 +56,7 @@ def compile_door(name: str, source: Source, limit: int, public_url: str | None =
     Signed URLs are the source's `url`, else the one below `public_url`, else what the request says of itself.
     """
     where = f"sources.{name}"
-    preset = find_preset(source.preset) if source.preset is not None else NO_PRESET
+    preset = find_preset(source.preset, f"{where}.preset") if source.preset is not None else NO_PRESET
     spec = _signature(source, preset, where)
     id = source.id if source.id is not None else preset.id
     if id is None and source.on_missing_id.policy == "reject":

@@ -50,7 +50,7 @@ def read_asked(line: str | bytes) -> Asked:
     """A request from a line of JSON. Raises OnceboxError saying what is wrong with it."""
     try:
         asked = msgspec.json.decode(line, type=Asked)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise OnceboxError(
             f'not a request: {error}; write {{"source", "method", "url", "headers", "body" or "body_base64", "at"}}'
         ) from None

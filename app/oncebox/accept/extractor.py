@@ -10,11 +10,14 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import msgspec
+from msgspec import UNSET
 
 from oncebox.accept.form import Pairs, form_pairs, query_pairs
 from oncebox.accept.incoming import Incoming
-from oncebox.accept.pointer import NotText, Pointers, Unreadable, parse_pointer, text_of
-from oncebox.pointer import Path
+from oncebox.accept.pointer import NotText, Pointers, Unreadable, parse_pointer, text_of, walk
+from oncebox.headers import HEADER
+from oncebox.pointer import BOM, Path
+from oncebox.wording import closest
 
 WRITTEN = (
     "header:NAME, body:/pointer, form:NAME, query:NAME, hash:body, cloudevent:NAME or (of a batch) envelope:/pointer "
@@ -88,7 +91,7 @@ def compile_extractor(spec: str, paths: list[Path]) -> Extractor:
     first, *steps = re.split(r" (?=json:|mime:|percent(?: |$))", spec)
     kind, colon, name = first.partition(":")
     if not colon or not name or kind not in _KINDS or name != _ONLY.get(kind, name):
-        raise ValueError(f'"{spec}" is not where a text can be; write {WRITTEN}')
+        raise ValueError(f'"{spec}" is not where a text can be{_meant(kind, spec)}; write {WRITTEN}')
     find, place = _KINDS[kind](name, paths)
     for step in steps:
         find = _after(step, find)
@@ -96,7 +99,30 @@ def compile_extractor(spec: str, paths: list[Path]) -> Extractor:
     return Extractor(spec, place, kind in _IN_BODY, find)
 
 
+def blank(spec: str, view: View) -> str:
+    """What stands at a place that counts as nothing: "null" or "empty"; "" where there is nothing at all."""
+    kind, _, name = spec.partition(":")
+    if kind == "header":
+        return "empty" if name.lower() in view.incoming.headers else ""
+    try:
+        if kind == "body":
+            value = walk(view.data.removeprefix(BOM), parse_pointer(name))
+            return "" if value is UNSET else {b"null": "null", b'""': "empty"}.get(bytes(value), "")
+        pairs = view.form() if kind == "form" else query_pairs(view.incoming.query) if kind == "query" else []
+    except (ValueError, RecursionError):
+        return ""
+    return "empty" if any(key == name for key, _ in pairs) else ""
+
+
+def _meant(kind: str, spec: str) -> str:
+    """The spelling that was meant, in one word with what follows it."""
+    close = closest(kind, _KINDS)
+    return f'; did you mean "{close}{spec[len(kind) :]}"?' if close not in ("", kind) else ""
+
+
 def _header(name: str, paths: list[Path]) -> tuple[Find, str]:
+    if not HEADER(name):
+        raise ValueError(f'"{name}" cannot be the name of a header; names are letters, digits and "-"')
     key = name.lower()
 
     def find(view: View) -> str | None:

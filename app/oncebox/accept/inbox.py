@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import msgspec
 
-from oncebox.accept.answer import Answer, answer, batch_answer, refusal
-from oncebox.accept.body import Receive, read_body
+from oncebox.accept.answer import FAILED, Answer, answer, batch_answer, refusal
+from oncebox.accept.body import Receive, read_body, too_large
 from oncebox.accept.door import Door
 from oncebox.accept.incoming import Incoming, read_headers
 from oncebox.accept.refusal import Refusals
 from oncebox.clock import wall_clock
-from oncebox.errors import IdConflict, Overloaded, Rejected, StorageFull
-from oncebox.model import Refused
+from oncebox.errors import IdConflict, Overloaded, Rejected, StorageFull, StoreError
+from oncebox.model import Arrival, Refused, Stored
 from oncebox.store import Store
 
 __all__ = ["Answer", "Inbox", "Request"]
 
-# A wrong secret or pointer of ours would lose these for good: many senders never try a 4xx again.
-_KEPT = (400, 401)
+# A wrong secret or pointer of ours would lose these for good: many senders never try a 4xx again. What has the id of
+# another event and another body is kept, too, since one of the two is a mistake.
+_KEPT = (400, 401, 422)
+_UNSTORED = "the event could not be stored now; send it again later. The server's log says why"
 _NOT_KEPT = (
     "the sender's secret comes with each request and is never stored, so this one cannot be proved genuine again; look "
     "at it, and accept it with --trust if it is what it says"
 )
+
+
+log = logging.getLogger("oncebox.accept")
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -37,6 +45,16 @@ class Request(msgspec.Struct, frozen=True):
     receive: Receive
     declared: int | None = None
     peer: str | None = None
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A request that waits for the store."""
+
+    door: Door
+    incoming: Incoming
+    arrivals: list[Arrival]
+    stored: asyncio.Future[list[Stored]]
+    known: bool
 
 
 class Inbox:
@@ -63,7 +81,28 @@ class Inbox:
             body = await read_body(request.receive, door.limit, request.declared)
         except Rejected as why:
             return self._turn_away(door, why)
-        return await self._judge(door, _incoming(request, door, body, self.clock()))
+        return await self._answered(self._judge(door, _incoming(request, door, body, self.clock())))
+
+    def take(self, source: str, incoming: Incoming, peer: str | None, reply: Callable[[Answer], None]) -> None:
+        """Answer a request that came whole by one call of `reply`: with a 2xx only when its events are on disk."""
+        door = self.doors.get(source)
+        if door is None:
+            reply(self._turn_away(None, Rejected(404, "unknown-source", "there is no source of this name here")))
+            return
+        try:
+            door.admit(incoming.method, incoming.headers, peer)
+            if len(incoming.body) > door.limit:
+                raise too_large(door.limit)
+        except Rejected as why:
+            reply(self._turn_away(door, why))
+            return
+        if door.url is not None:
+            incoming = msgspec.structs.replace(incoming, url=door.signed_url(incoming.url, incoming.query))
+        taken = self._judge(door, incoming)
+        if isinstance(taken, Answer):
+            reply(taken)
+        else:
+            taken.stored.add_done_callback(lambda _: reply(self._told(taken)))
 
     async def again(self, refused: Refused, *, trust: bool = False) -> Answer:
         """Judge a refused request once more, by today's doors and the time of its arrival; `trust` skips signatures."""
@@ -74,9 +113,9 @@ class Inbox:
         if door.secretless and not trust:
             # Its credential was left out of what is kept, so nothing could prove it genuine a second time.
             return refusal(door, Rejected(401, "bad-signature", _NOT_KEPT))
-        return await self._judge(door.trusting() if trust else door, incoming, known=True)
+        return await self._answered(self._judge(door.trusting() if trust else door, incoming, known=True))
 
-    async def _judge(self, door: Door, incoming: Incoming, *, known: bool = False) -> Answer:
+    def _judge(self, door: Door, incoming: Incoming, *, known: bool = False) -> Answer | Taken:
         """The checks in their order; a request is refused for the first that fails, replays included.
 
         A `known` one has been refused before, and is neither kept nor counted again.
@@ -90,12 +129,42 @@ class Inbox:
             if verified.secret >= 0:
                 self.last_used[door.source, verified.secret] = incoming.arrived
             arrivals = door.arrivals(incoming, verified.scheme)
-            stored = await self.store.accept(arrivals) if arrivals else []
+            if not arrivals:
+                return batch_answer((), (), door.reply)
+            return Taken(door, incoming, arrivals, self.store.accept(arrivals), known)
         except Rejected as why:
             return refusal(door, why) if known else self._turn_away(door, why, incoming)
-        except (Overloaded, IdConflict) as error:
+        except StoreError as error:
             return self._turn_away(door, _refusal_of(error))
-        return batch_answer(arrivals, stored, door.reply) if door.is_batch(incoming) else answer(arrivals, stored)
+
+    async def _answered(self, taken: Answer | Taken) -> Answer:
+        if isinstance(taken, Answer):
+            return taken
+        with suppress(StoreError):
+            await taken.stored
+        return self._receipts(taken)
+
+    def _told(self, taken: Taken) -> Answer:
+        """Its answer, whatever happened: nobody else would hear of a fault."""
+        try:
+            return self._receipts(taken)
+        except Exception:
+            log.exception("a request to source %s failed", taken.door.source)
+            return FAILED
+
+    def _receipts(self, taken: Taken) -> Answer:
+        error = taken.stored.exception()
+        if error is None:
+            stored, door = taken.stored.result(), taken.door
+            if door.is_batch(taken.incoming):
+                return batch_answer(taken.arrivals, stored, door.reply)
+            return answer(taken.arrivals, stored)
+        if not isinstance(error, StoreError):
+            raise error
+        why = _refusal_of(error)
+        if not isinstance(error, IdConflict):
+            return self._turn_away(taken.door, why)
+        return refusal(taken.door, why) if taken.known else self._turn_away(taken.door, why, taken.incoming)
 
     def _turn_away(self, door: Door | None, why: Rejected, incoming: Incoming | None = None) -> Answer:
         """Count a refusal, keep its request if a mistake of ours could be behind it, and say why."""
@@ -121,8 +190,12 @@ def again(refused: Refused, door: Door) -> Incoming:
     return Incoming(refused.method, url, query, headers, repeated, body, body, refused.at)
 
 
-def _refusal_of(error: Overloaded | IdConflict) -> Rejected:
+def _refusal_of(error: StoreError) -> Rejected:
     if isinstance(error, IdConflict):
         return Rejected(422, "id-conflict", str(error))
-    slug = "storage-full" if isinstance(error, StorageFull) else "overloaded"
-    return Rejected(503, slug, str(error), (("retry-after", str(error.retry_after)),))
+    if isinstance(error, Overloaded):
+        slug = "storage-full" if isinstance(error, StorageFull) else "overloaded"
+        return Rejected(503, slug, str(error), (("retry-after", str(error.retry_after)),))
+    # The reason is about the file, which is no sender's business; it is the next line of the log.
+    log.error("an event is not stored, and its sender told to come back: %s", error)
+    return Rejected(503, "overloaded", _UNSTORED, (("retry-after", "60"),))

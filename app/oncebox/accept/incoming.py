@@ -30,12 +30,15 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, str], frozenset[str]]:
-    """ASGI headers as text (Latin-1, so that every byte survives), and the names that came more than once."""
+    """ASGI headers as text (Latin-1, so that every byte survives), and the names that came more than once.
+
+    Blanks around a value are no part of it (RFC 9110, 5.5), whether or not the parser has taken them off.
+    """
     headers: dict[str, str] = {}
     repeated: set[str] = set()
     for name, value in raw:
         key = name.decode("latin-1")
-        text = value.decode("latin-1")
+        text = value.strip(b" \t").decode("latin-1")
         if key in headers:
             repeated.add(key)
             text = f"{headers[key]}, {text}"

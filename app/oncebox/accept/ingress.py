@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import anyio
+import logging
+from collections.abc import Callable, Iterable
+from urllib.parse import unquote
+
 from litestar import asgi
 from litestar.enums import ScopeType
 from litestar.handlers import ASGIRouteHandler
 from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 
-from oncebox.accept.body import ClientGone
+from oncebox.accept.answer import FAILED
 from oncebox.accept.inbox import Answer, Inbox, Request
-from oncebox.accept.incoming import read_headers
+from oncebox.accept.incoming import Incoming, read_headers
+from oncebox.body import ClientGone, hear_out
 from oncebox.problem import CONTENT_TYPE, problem
 
-# Seconds: for the rest of a refused body, and for the next piece of it.
-LINGER, SILENCE = 5.0, 1.0
+# They have no body, whatever a reply says that was stored with its event.
+_EMPTY = (204, 205)
+Pairs = tuple[tuple[str, str], ...]
 _CLOSE = ("connection", "close")
 _NOWHERE = Answer(404, CONTENT_TYPE, problem(404, "not-found", "events are sent to /in/ and the name of a source"))
+
+log = logging.getLogger("oncebox.accept")
 
 
 def create_ingress(inbox: Inbox, *, path: str = "/in") -> ASGIRouteHandler:
@@ -35,18 +42,54 @@ def create_ingress(inbox: Inbox, *, path: str = "/in") -> ASGIRouteHandler:
     return ingress
 
 
-def in_front_of(app: ASGIApp, inbox: Inbox, *, path: str = "/in") -> ASGIApp:
-    """The application with its ingress before its routing, which costs a third of a request that needs none of it."""
-    start = f"{path}/"
-    skip = len(start)
+class Front:
+    """The application with its ingress before its routing, which costs a third of a request that needs none of it.
 
-    async def entry(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == ScopeType.HTTP and scope["path"].startswith(start):
-            await _serve(inbox, scope["path"][skip:].strip("/"), scope, receive, send)
+    A server that can (`wire`) hands whole requests over by `direct`.
+    """
+
+    def __init__(self, app: ASGIApp, inbox: Inbox, path: str = "/in") -> None:
+        self._app = app
+        self._inbox = inbox
+        self._start = f"{path}/"
+        self._prefix = self._start.encode()
+        self._skip = len(self._start)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == ScopeType.HTTP and scope["path"].startswith(self._start):
+            await _serve(self._inbox, scope["path"][self._skip :].strip("/"), scope, receive, send)
         else:
-            await app(scope, receive, send)
+            await self._app(scope, receive, send)
 
-    return entry
+    def takes(self, method: bytes, url: bytes) -> bool:
+        """Whether a request that has come whole may be answered by `direct`."""
+        return method == b"POST" and url.startswith(self._prefix)
+
+    def direct(
+        self,
+        url: bytes,
+        pairs: Iterable[tuple[bytes, bytes]],
+        body: bytes,
+        scheme: str,
+        client: tuple[str, int] | None,
+        reply: Callable[[int, str, bytes, Pairs], None],
+    ) -> None:
+        """Answer a POST by one call of `reply`, now or when its events are on disk."""
+        headers, repeated = read_headers(pairs)
+        target = url.decode("latin-1")
+        path, _, query = target.partition("?")
+        name = (unquote(path) if "%" in path else path)[self._skip :].strip("/")
+        inbox = self._inbox
+        called = f"{scheme}://{headers.get('host', '')}{target if query else path}"
+        incoming = Incoming("POST", called, query, headers, repeated, body, body, inbox.clock())
+
+        def tell(answer: Answer) -> None:
+            reply(answer.status, answer.content_type, answer.body, answer.headers)
+
+        if not name or "/" in name:
+            tell(_NOWHERE)
+        else:
+            inbox.take(name, incoming, client[0] if client else None, tell)
 
 
 async def _serve(inbox: Inbox, name: str, scope: HTTPScope, receive: Receive, send: Send) -> None:
@@ -57,6 +100,9 @@ async def _serve(inbox: Inbox, name: str, scope: HTTPScope, receive: Receive, se
             answer = await inbox.accept(name, read_request(scope, receive))
     except ClientGone:
         return
+    except Exception:
+        log.exception("a request to source %s failed", ascii(name[:64]))
+        answer = FAILED
     await _send(send, answer, receive)
 
 
@@ -85,24 +131,14 @@ def read_request(scope: HTTPScope, receive: Receive) -> Request:
 
 async def _send(send: Send, answer: Answer, receive: Receive) -> None:
     headers = [(b"content-type", answer.content_type.encode("latin-1"))]
+    body = answer.body if answer.status not in _EMPTY else b""
     if answer.status != 204:  # RFC 9110, 8.6
-        headers.append((b"content-length", b"%d" % len(answer.body)))
+        headers.append((b"content-length", b"%d" % len(body)))
     for name, value in answer.headers:
         headers.append((name.encode("latin-1"), value.encode("latin-1")))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     closes = _CLOSE in answer.headers
-    await send({"type": "http.response.body", "body": answer.body, "more_body": closes})
+    await send({"type": "http.response.body", "body": body, "more_body": closes})
     if closes:
-        await _hear_out(receive)
+        await hear_out(receive)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _hear_out(receive: Receive) -> None:
-    """Let who is still sending finish, within bounds: a close over unread bytes is a reset, which eats the answer."""
-    with anyio.move_on_after(LINGER):
-        while True:
-            message = None
-            with anyio.move_on_after(SILENCE):
-                message = await receive()
-            if message is None or not message.get("more_body", False):
-                return

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from oncebox.accept.extractor import Extractor, Unfit, View, compile_all
+from oncebox.accept.extractor import Extractor, Unfit, View, blank, compile_all
 from oncebox.accept.incoming import Incoming
-from oncebox.accept.pointer import Pointers, Unreadable
+from oncebox.accept.pointer import Pointers, Unreadable, names
 from oncebox.errors import ConfigError, Rejected
-from oncebox.pointer import BOM, Path
+from oncebox.pointer import Path
 
 Spec = str | Sequence[str]
 
@@ -20,7 +20,7 @@ MAX_ID_BYTES = 1024
 MAX_TYPE = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _KEYS_SHOWN = 12
-# Names of keys are worth their cost in small bodies only.
+# A second look at the body, for its names and for what stands there, is worth its cost in small ones only.
 _NAMES_BELOW = 64 << 10
 _SIMPLE = re.compile(r"[!-~](?:[ -~]{0,1022}[!-~])?").fullmatch
 
@@ -150,7 +150,8 @@ def _unreadable(item: bytes | None, error: Unreadable) -> Rejected:
 
 
 def _nothing(extractor: Extractor, view: View, item: bytes | None) -> str:
-    words = f"no value {extractor.place}"
+    stands = "" if extractor.in_body and len(view.data) > _NAMES_BELOW else blank(extractor.spec, view)
+    words = f"no value {extractor.place}" + (f": it is {stands}" if stands else "")
     if not extractor.in_body:
         return words
     return f"{words}; the {'body' if item is None else 'item'} {_names(extractor, view)}"
@@ -162,13 +163,16 @@ def _names(extractor: Extractor, view: View) -> str:
         return "is empty"
     if len(view.data) > _NAMES_BELOW:
         return f"has {len(view.data)} bytes"
-    try:
-        if extractor.spec.startswith("form:"):
-            names = [name for name, _ in view.form()]
-        else:
-            names = list(msgspec.json.decode(view.data.removeprefix(BOM), type=dict[str, msgspec.Raw]))
-    except ValueError:
+    found = _form_names(view) if extractor.spec.startswith("form:") else names(view.data)
+    if found is None:
         return "is not a JSON object" if not extractor.spec.startswith("form:") else "is not a form"
-    shown = [ascii(name[:40])[1:-1] for name in names[:_KEYS_SHOWN]]
-    more = f" and {len(names) - _KEYS_SHOWN} more" if len(names) > _KEYS_SHOWN else ""
+    shown = [ascii(name[:40])[1:-1] for name in found[:_KEYS_SHOWN]]
+    more = f" and {len(found) - _KEYS_SHOWN} more" if len(found) > _KEYS_SHOWN else ""
     return f"has: {', '.join(shown)}{more}" if shown else "has no fields"
+
+
+def _form_names(view: View) -> list[str] | None:
+    try:
+        return [name for name, _ in view.form()]
+    except ValueError:
+        return None

@@ -11,6 +11,8 @@ from oncebox.accept.form import form_pairs, query_pairs
 from oncebox.accept.incoming import Incoming
 from oncebox.accept.spec import refusal
 from oncebox.errors import ConfigError
+from oncebox.headers import HEADER
+from oncebox.wording import closest
 
 Pairs = list[tuple[bytes, bytes]]
 
@@ -74,9 +76,11 @@ def compile_place(text: str, where: str) -> Find:
     kind, _, name = text.partition(":")
     if text == "basic":
         return _basic
-    if not name or kind not in _KINDS:
+    if not name or kind not in _KINDS or (kind == "header" and not HEADER(name)):
+        close = closest(kind, (*_KINDS, "json-every", "header-numbered"))
+        meant = f'; did you mean "{close}:{name}"?' if name and close not in ("", kind) else ""
         raise ConfigError(
-            f'{where}: "{text}" is no place in a request; write "header:NAME", "query:NAME", "form:NAME", '
+            f'{where}: "{text}" is no place in a request{meant}; write "header:NAME", "query:NAME", "form:NAME", '
             '"json:path.to.field", "body:/pointer" or "basic"'
         )
     return _KINDS[kind](name)

@@ -18,6 +18,7 @@ from oncebox.pointer import BOM, Path, parse
 MAX_INDEX = 999
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)")
 _TEXT = msgspec.json.Decoder(str)
+_NAMES = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Unreadable(ValueError):
@@ -85,6 +86,22 @@ def _digits(value: bytes) -> str | None:
         return None
     kinds = {b"{": "an object", b"[": "a list", b"t": "true", b"f": "false"}
     raise NotText(f"is {kinds.get(value[:1], 'a number other than a plain integer')}; a text or an integer is needed")
+
+
+def names(data: bytes) -> list[str] | None:
+    """The names of an object, each once and as they come; None where it is no object, or no JSON."""
+    data = data.removeprefix(BOM)
+    try:
+        return list(_NAMES.decode(data))
+    except msgspec.ValidationError:
+        return None
+    except (ValueError, RecursionError):
+        pass
+    try:
+        tree = _tree(data)
+    except Unreadable:
+        return None
+    return list(tree) if isinstance(tree, dict) else None
 
 
 def walk(data: Any, path: Path) -> Any:

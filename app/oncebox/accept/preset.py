@@ -8,6 +8,10 @@ from oncebox.accept.spec import ANY_AGE, Encoding, Hash, Key, Sig, SignatureSpec
 from oncebox.model import Reply
 
 OK = Reply(200, "text/plain; charset=utf-8", b"")
+TIMELESS = (
+    'Nothing in a request says when it was signed: with on_missing_id = "unique" one that is captured and sent again '
+    "is another event."
+)
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):

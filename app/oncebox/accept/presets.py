@@ -29,13 +29,13 @@ _CAPTURED = {
 _HEAD = ("preset", "signature", "id", "batch", "handshake", "answer")
 
 
-def find_preset(name: str) -> Preset:
+def find_preset(name: str, where: str = "preset") -> Preset:
     """The row of a sender, `-` and `_` alike; raises ConfigError with "did you mean"."""
     found = PRESETS.get(name.replace("-", "_"))
     if found is None:
         close = difflib.get_close_matches(name.replace("-", "_").lower(), PRESETS, 1)
         meant = f'did you mean "{close[0]}"?' if close else f"known are {', '.join(PRESETS)}"
-        raise ConfigError(f'preset: "{name}" is not known; {meant}')
+        raise ConfigError(f'{where}: "{name}" is not known; {meant}')
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -26,6 +27,7 @@ from oncebox.accept.spec import (
 from oncebox.accept.token import compile_token
 from oncebox.duration import seconds
 from oncebox.errors import ConfigError
+from oncebox.wording import closest
 
 __all__ = [
     "Sig",
@@ -58,6 +60,7 @@ def parse_signature(raw: Mapping[str, object], where: str, base: SignatureSpec |
     `from`, `encoding`, `prefix`, `syntax`, `delim` and `tag` may stand at the top; `tolerance` sets both limits of the
     timestamp. Raises ConfigError with "did you mean" for keys and values that are not known.
     """
+    _check_written(raw, where, base)
     given = _tidy(raw, where)
     if base is not None:
         given = _merged(show_signature(base), given)
@@ -65,7 +68,7 @@ def parse_signature(raw: Mapping[str, object], where: str, base: SignatureSpec |
     try:
         spec = msgspec.convert(given, SignatureSpec, strict=True)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"{where}: {_as_written(str(error), raw)}") from None
     _check_scheme(spec, given, where)
     return spec
 
@@ -107,6 +110,28 @@ def credential_places(spec: SignatureSpec) -> tuple[frozenset[str], frozenset[st
     bearer = spec.scheme == "token" or name.lower() == "authorization"
     headers = frozenset({name.lower()}) if bearer and kind == "header" else frozenset[str]()
     return headers, frozenset({name}) if bearer and kind == "query" else frozenset[str]()
+
+
+def _check_written(raw: Mapping[str, object], where: str, base: SignatureSpec | None) -> None:
+    """What a message names must stand in the file: the short forms are looked at before they are spelled out."""
+    words = {field.encode_name: _words(typing.get_type_hints(Sig)[field.name]) for field in msgspec.structs.fields(Sig)}
+    for key in _SHORTHAND:
+        if key in raw and words[key] and raw[key] not in words[key]:
+            raise ConfigError(f'{where}.{key}: "{raw[key]}" is not known{_meant(str(raw[key]), words[key])}')
+    if "tolerance" in raw:
+        _age(raw["tolerance"], f"{where}.tolerance")
+        if "timestamp" not in raw and (base is None or base.timestamp is None):
+            raise ConfigError(f'{where}.tolerance: needs to know the time: timestamp = {{ from = "header:NAME" }}')
+    if base is None and not any(key == "scheme" or closest(str(key), ("scheme",)) for key in raw):
+        raise ConfigError(f"{where}: nothing says how it signs; set scheme to one of {', '.join(_OF)}")
+    near = ("from", "sig")
+    if base is None and not any(key in near or closest(str(key), near) for key in raw):
+        raise ConfigError(f'{where}: nothing says where the signature is; set from = "header:NAME"')
+
+
+def _as_written(error: str, raw: Mapping[str, object]) -> str:
+    """A key of `sig` by the name at the top, where it was written there."""
+    return re.sub(r"\$\.sig\.(\w+)", lambda found: f"$.{found[1]}" if found[1] in raw else found[0], error)
 
 
 def _tidy(raw: Mapping[str, object], where: str) -> dict[str, object]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
+import sys
 from difflib import get_close_matches
 from typing import NoReturn
 
 import click
 
-from oncebox.errors import OnceboxError
+from oncebox.errors import ConfigError, OnceboxError
+
+INTERRUPTED = 130
 
 # The three groups of --help, in the order in which they are listed: command -> its module here.
 SECTIONS: dict[str, dict[str, str]] = {
@@ -24,8 +29,10 @@ SECTIONS: dict[str, dict[str, str]] = {
         "dead": "dead",
         "rerun": "rerun",
         "reruns": "rerun",
+        "backtest": "backtest",
         "refused": "refused",
         "explain": "explain",
+        "operations": "operations",
         "send": "send",
     },
     "Care": {},
@@ -70,12 +77,46 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except OnceboxError as error:
             _fail(ctx, error)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # whoever read has gone, and click ends without a word
+                raise
+            _fail(ctx, OnceboxError(of_system(error)))
+        except UnicodeError as error:
+            _fail(ctx, ConfigError(of_text(error)))
         except ExceptionGroup as group:
             # What goes wrong while the server's tasks already run comes wrapped.
             ours, others = group.split(OnceboxError)
             if ours is None or others is not None:
                 raise
             _fail(ctx, _first(ours))
+
+
+def of_system(error: OSError) -> str:
+    """What the machine refused, in one sentence."""
+    why = error.strerror or str(error) or type(error).__name__
+    if error.filename is None:
+        return f"{why}; the machine refused this, not the inbox"
+    return f"{os.fsdecode(error.filename)}: {why}; name another place, or make this one readable and writable for you"
+
+
+def of_text(error: UnicodeError) -> str:
+    """Which text could not be read or written."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"what was read is not UTF-8 text (byte {error.start}); convert it, or send it as base64"
+    odd = [argument for argument in sys.argv[1:] if not _is_text(argument)]
+    if odd:
+        return f"{odd[0]!a} is not UTF-8 text; ids and names are"
+    return f"a text cannot be written here ({error}); set PYTHONIOENCODING=utf-8"
+
+
+def _is_text(argument: str) -> bool:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _fail(ctx: click.Context, error: OnceboxError) -> NoReturn:

@@ -12,6 +12,7 @@ from oncebox.cli.options import config_option, json_option
 SEE = (
     "looking for the file and the machine? see oncebox stats",
     "looking for why a request was refused? see oncebox refused, oncebox explain",
+    "looking for what became of a call of /do? see oncebox operations",
 )
 
 
@@ -45,11 +46,13 @@ def examine(path: Path | None) -> dict[str, Any]:
     """What would run. Raises ConfigError or HandlerError for what would not start."""
     from oncebox.accept.doors import compile_doors
     from oncebox.cli.inbox import load_config
-    from oncebox.server import all_routes, internal, load
+    from oncebox.perform.operation import load_operations
+    from oncebox.wiring import all_routes, internal, load, unreached
 
     config = load_config(path)
     doors = compile_doors(config)
     handlers = load(config)
+    operations = load_operations(config.handlers)
     routes = all_routes(config, handlers)
     return {
         "config": str(config.path) if config.path else None,
@@ -61,9 +64,47 @@ def examine(path: Path | None) -> dict[str, Any]:
             {"name": one.name, "kind": one.kind, "source": one.route.source, "type": one.route.type, "at": one.place}
             for one in handlers.handlers
         ],
+        "operations": [_operation(one) for one in operations.values()],
+        "callers": sorted(config.callers),
         "tokens": {name: token.may for name, token in config.tokens.items()},
-        "warnings": [*config.warnings, *_warnings(config, doors, routes)],
+        "warnings": [
+            *config.warnings,
+            *unreached(config, handlers),
+            *_implied(config, handlers),
+            *_warnings(config, doors, routes),
+            *_uncalled(config, operations),
+        ],
     }
+
+
+def _operation(one: Any) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "kind": one.signature.kind,
+        "methods": list(one.methods),
+        "takes": None if one.shape is None else one.shape.__name__,
+        "public": one.public,
+        "retry_safe": one.retry_safe,
+        "at": one.place,
+    }
+
+
+def _uncalled(config: Any, operations: Any) -> list[str]:
+    """Operations that nobody may call, and callers that have nothing to call."""
+    if config.callers and not operations:
+        return ["callers: there is no @operation in the handler modules, so /do has nothing for them"]
+    closed = [name for name, one in operations.items() if not one.public]
+    if not closed or config.callers:
+        return []
+    which = "/do" if len(closed) == len(operations) else ", ".join(f"/do/{name}" for name in closed)
+    return [f"callers: none, so {which} answers 401; name some in [callers], or say public=True on an operation"]
+
+
+def _implied(config: Any, handlers: Any) -> list[str]:
+    from oncebox.listening import implied
+    from oncebox.wiring import listeners
+
+    return list(implied(listeners(config, handlers), config.sources))
 
 
 def _source(config: Any, name: str, door: Any) -> dict[str, Any]:
@@ -124,6 +165,7 @@ def _print(found: dict[str, Any]) -> None:
             ("database", found["database"]),
             ("address", found["address"]),
             ("tokens", ", ".join(f"{name} ({may})" for name, may in found["tokens"].items()) or None),
+            ("callers", ", ".join(found["callers"]) or None),
             ("internal", ", ".join(found["internal"]) or None),
         ]
     )
@@ -137,6 +179,23 @@ def _print(found: dict[str, Any]) -> None:
         print_table(
             ("handler", "kind", "source", "type", "at"),
             [(h["name"], h["kind"], h["source"], h["type"], h["at"]) for h in found["handlers"]],
+        )
+    if found["operations"]:
+        click.echo()
+        print_table(
+            ("operation", "kind", "methods", "takes", "who", "if in doubt", "at"),
+            [
+                (
+                    one["name"],
+                    one["kind"],
+                    ", ".join(one["methods"]),
+                    one["takes"],
+                    "anybody" if one["public"] else "callers",
+                    "rolled back" if one["kind"] == "transactional" else "again" if one["retry_safe"] else "unknown",
+                    one["at"],
+                )
+                for one in found["operations"]
+            ],
         )
     click.echo()
     for warning in found["warnings"]:

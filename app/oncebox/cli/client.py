@@ -10,6 +10,8 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from oncebox.address import is_url
+from oncebox.cli.show import clean
 from oncebox.errors import NotReachable, OnceboxError
 
 TIMEOUT = 30.0
@@ -27,16 +29,13 @@ class Client:
     """One server, one request a connection."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        parts = urlsplit(url if "//" in url else f"http://{url}")
-        try:
-            port = parts.port
-        except ValueError:
-            port = None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise OnceboxError(f"{url}: is not the URL of a server, such as http://127.0.0.1:8640")
+        whole = url.strip() if "//" in url else f"http://{url.strip()}"
+        if not is_url(whole):
+            raise OnceboxError(f"{clean(url)}: is not the URL of a server, such as http://127.0.0.1:8640")
+        parts = urlsplit(whole)
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._secure = parts.scheme == "https"
-        self._host, self._port, self._base = parts.hostname, port, parts.path.rstrip("/")
+        self._host, self._port, self._base = str(parts.hostname), parts.port, parts.path.rstrip("/")
         self._token = token
 
     def request(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = {}) -> Answer:
@@ -46,6 +45,8 @@ class Client:
             connection.request(method, f"{self._base}{path}", body=body, headers=dict(headers))
             response = connection.getresponse()
             return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        except (ValueError, http.client.InvalidURL) as error:
+            raise OnceboxError(f"this cannot be sent to {self.url}: {clean(str(error))}") from None
         except (OSError, http.client.HTTPException) as error:
             raise NotReachable(
                 f"no server answers at {self.url} ({_why(error)}); start one with `oncebox serve`, or name it by --url"
@@ -55,12 +56,15 @@ class Client:
 
     def get(self, path: str, query: Mapping[str, str | None] = {}) -> dict[str, Any]:
         """The JSON answer to a question. Raises OnceboxError with what the server says is wrong."""
-        answer = self.fetch(path, query)
+        return self._object(path, self.fetch(path, query))
+
+    def _object(self, path: str, answer: Answer) -> dict[str, Any]:
         try:
             found = json.loads(answer.body)
         except ValueError:
-            raise OnceboxError(f"{self.url}{path}: answers, but not as Oncebox does; is the URL right?") from None
-        assert isinstance(found, dict)
+            found = None
+        if not isinstance(found, dict):
+            raise OnceboxError(f"{self.url}{path}: answers, but not as Oncebox does; is the URL right?")
         return found
 
     def fetch(self, path: str, query: Mapping[str, str | None] = {}) -> Answer:
@@ -85,9 +89,7 @@ class Client:
         answer = self.request(method, path, body, {"Content-Type": "application/json", **headers})
         if answer.status >= 400:
             raise OnceboxError(self._problem(answer))
-        found = json.loads(answer.body)
-        assert isinstance(found, dict)
-        return found
+        return self._object(path, answer)
 
     def _problem(self, answer: Answer) -> str:
         try:

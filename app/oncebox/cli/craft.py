@@ -52,7 +52,8 @@ class Draft:
         first, *steps = _STEPS.split(spec)
         kind, _, name = first.partition(":")
         if kind == "header":
-            self._headers[name] = _wrapped(steps, str(value))
+            # A header's text is bytes by the letter, as it is read again.
+            self._headers[name] = _wrapped(steps, str(value)).encode("utf-8", "surrogateescape").decode("latin-1")
         elif kind == "query":
             self._query[name] = _wrapped(steps, str(value))
         elif kind == "form" and self._given is None:

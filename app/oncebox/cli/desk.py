@@ -3,6 +3,7 @@ takes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
@@ -14,11 +15,11 @@ from oncebox.cli.inbox import client_for, load_config
 from oncebox.cli.options import Asked
 from oncebox.clock import wall_clock
 from oncebox.config import Config
-from oncebox.operate import rerunning, targets
+from oncebox.operate import rerunning, settling, targets
 from oncebox.operate.targets import Known
-from oncebox.server import all_routes, internal, known_targets, load, route_by, store_options
 from oncebox.store.offline import open_offline
 from oncebox.store.sqlite import SQLiteStore, open_store
+from oncebox.wiring import all_routes, internal, known_targets, load, route_by, store_options
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class Desk(Protocol):
     def targets(self) -> Json: ...
     def pause(self, name: str, why: str) -> Json: ...
     def resume(self, name: str) -> Json: ...
+    def settle(self, name: str, order: Json) -> Json: ...
     def sources(self) -> Json: ...
 
 
@@ -73,6 +75,9 @@ class ServerDesk:
 
     def resume(self, name: str) -> Json:
         return self._client.post(f"/api/targets/{quote(name, safe='')}/resume", {})
+
+    def settle(self, name: str, order: Json) -> Json:
+        return self._client.post(f"/api/targets/{quote(name, safe='')}/settle", order)
 
     def sources(self) -> Json:
         return self._client.get("/api/sources")
@@ -115,6 +120,10 @@ class FileDesk:
 
     def resume(self, name: str) -> Json:
         return self._write(lambda s: targets.resume(s, self._known, name, who=WHO, now=wall_clock()))
+
+    def settle(self, name: str, order: Json) -> Json:
+        read = settling.read_settle_order(json.dumps(order).encode())
+        return self._write(lambda s: settling.settle_waiting(s, self._known, name, read, who=WHO, now=wall_clock()))
 
     def sources(self) -> Json:
         return self._read(targets.sources(self._config, sorted(internal(self._config, self._routes)), wall_clock()))

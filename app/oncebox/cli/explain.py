@@ -14,7 +14,7 @@ SEE = "looking for the configuration? see oncebox check; for requests that were 
 
 
 @click.command()
-@click.argument("file", required=False, type=click.Path(dir_okay=False, allow_dash=True))
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--refused", "n", type=click.IntRange(1), help="This refused request, as it was kept.")
 @asking
 def explain(asked: Asked, file: str | None, n: int | None) -> None:
@@ -33,12 +33,15 @@ def explain(asked: Asked, file: str | None, n: int | None) -> None:
     if n is not None and file is not None:
         raise click.UsageError("Give FILE or --refused, not both.")
     judge = Judge(load_config(asked.config))
-    for number, line in enumerate(_refused(asked, n) if n is not None else _lines(file), 1):
+    wrong = 0
+    for number, line in _refused(asked, n) if n is not None else _lines(file):
         try:
-            found = judge(line, wall_clock())
+            click.echo(msgspec.json.encode(judge(line, wall_clock())))
         except OnceboxError as error:
-            raise OnceboxError(f"line {number}: {error}") from None
-        click.echo(msgspec.json.encode(found))
+            wrong += 1
+            click.echo(f"oncebox: line {number}: {error}", err=True)
+    if wrong:
+        raise OnceboxError(f"{wrong} of the lines could not be read; the others were judged")
     if sys.stdout.isatty():
         click.echo(SEE, err=True)
 
@@ -54,9 +57,11 @@ class Judge:
 
         from oncebox.accept.doors import compile_doors
 
-        server = msgspec.structs.replace(config.server, public_url=None)
         self._at_public_url = compile_doors(config)
-        self._as_called = compile_doors(msgspec.structs.replace(config, server=server))
+        self._as_called = {
+            name: msgspec.structs.replace(door, url=config.sources[name].url)
+            for name, door in self._at_public_url.items()
+        }
 
     def __call__(self, line: bytes, now: int) -> Any:
         """The verdict on one line. Raises OnceboxError for a line that is no request."""
@@ -68,14 +73,14 @@ class Judge:
         return explain(door, given.source, incoming_of(given, door, now))
 
 
-def _lines(file: str | None) -> Iterator[bytes]:
+def _lines(file: str | None) -> Iterator[tuple[int, bytes]]:
     with click.open_file(file or "-", "rb") as opened:
-        for line in opened:
+        for number, line in enumerate(opened, 1):
             if line.strip():
-                yield line
+                yield number, line
 
 
-def _refused(asked: Asked, n: int) -> Iterator[bytes]:
+def _refused(asked: Asked, n: int) -> Iterator[tuple[int, bytes]]:
     import msgspec
 
     from oncebox.cli.inbox import open_inbox
@@ -84,4 +89,4 @@ def _refused(asked: Asked, n: int) -> Iterator[bytes]:
         found = inbox.refused_request(n)
     # It is judged under the URL that is configured today, as `refused accept` would.
     path = found["url"].partition("://")[2].partition("/")[2]
-    yield msgspec.json.encode({**found, "url": f"/{path}"})
+    yield 1, msgspec.json.encode({**found, "url": f"/{path}"})

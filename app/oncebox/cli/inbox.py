@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
+import click
+
+from oncebox.address import host_of, is_loopback
 from oncebox.cli.client import Client
 from oncebox.cli.options import Asked
 from oncebox.clock import wall_clock
-from oncebox.config import Config, load
-from oncebox.errors import NotReachable, OnceboxError
+from oncebox.config import Config, load, salvage
+from oncebox.drain.load import load_handlers
+from oncebox.errors import ConfigError, NotReachable, OnceboxError
 from oncebox.operate import look
 from oncebox.operate.token import read_token
 from oncebox.store.lock import LockInfo, read_lock
@@ -34,6 +36,7 @@ class Inbox(Protocol):
     def stats(self) -> Json: ...
     def refused(self, given: Given) -> Json: ...
     def refused_request(self, n: int) -> Json: ...
+    def kinds(self) -> dict[str, str]: ...
 
 
 class Server:
@@ -63,6 +66,9 @@ class Server:
     def refused_request(self, n: int) -> Json:
         return self._client.get(f"/api/refused/{n}")
 
+    def kinds(self) -> dict[str, str]:
+        return {one["name"]: one["kind"] for one in self._client.get("/api/targets")["targets"] if one["kind"]}
+
 
 class File:
     """A file that no server has open, read by this process."""
@@ -91,6 +97,14 @@ class File:
 
     def refused_request(self, n: int) -> Json:
         return self._ask(look.refused_request(n))
+
+    def kinds(self) -> dict[str, str]:
+        try:
+            found = load_handlers(self._config.handlers, self._config.folder).handlers
+        except OnceboxError:
+            found = ()
+        configured = {name: "url" if target.url else "command" for name, target in self._config.targets.items()}
+        return configured | {one.name: one.kind for one in found}
 
     def _ask(self, query: Callable[[Any], Any]) -> Json:
         found = self._read(query)
@@ -129,8 +143,16 @@ def client_for(asked: Asked) -> Client | None:
     """
     if asked.url is not None:
         return Client(asked.url, asked.token or _own_token(asked.url, asked.config))
-    config = load_config(asked.config)
+    try:
+        config, trouble = load_config(asked.config), None
+    except ConfigError as error:
+        # Who looks for a running server needs to know no more than which file it has open.
+        config, trouble = salvage(asked.config, os.environ), error
     address = running_server(config)
+    if trouble is not None and address is None:
+        raise trouble
+    if trouble is not None:
+        click.echo(f"oncebox: warning: {trouble}\noncebox: warning: asking the running server all the same", err=True)
     return None if address is None else Client(address, asked.token or configured_token(config))
 
 
@@ -177,16 +199,9 @@ def configured_token(config: Config) -> str | None:
 def _own_token(url: str, path: Path | None) -> str | None:
     """Our token is shown to our own server only: on this machine, or under the configured public URL."""
     try:
-        config = load_config(path)
+        config = salvage(path, os.environ)
     except OnceboxError:
         return None
-    public = urlsplit(config.server.public_url or "").hostname
-    host = urlsplit(url if "//" in url else f"http://{url}").hostname or ""
-    return configured_token(config) if _is_local(host) or host == public else None
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    host = host_of(url if "//" in url else f"http://{url}")
+    ours = is_loopback(host) or (host != "" and host == host_of(config.server.public_url or ""))
+    return configured_token(config) if ours else None

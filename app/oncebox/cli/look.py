@@ -34,6 +34,9 @@ def events(asked: Asked, type_: str | None, limit: int, **filters: str | None) -
     given = {**filters, "type": type_}
     with open_inbox(asked) as inbox:
         found, page = collect(inbox.events, given, limit)
+        hint = "" if found else no_source(inbox, given["source"])
+    if hint:
+        click.echo(f"oncebox: {hint}", err=True)
     if asked.as_json:
         print_json({**page, "events": found})
         return
@@ -54,6 +57,18 @@ def collect(ask: Any, given: dict[str, str | None], limit: int) -> tuple[list[An
         found += page["events"]
         if page["next"] is None or len(found) >= limit or time.monotonic() > end:
             return found, page
+
+
+def no_source(inbox: Any, source: str | None) -> str:
+    """What to say of a source that nobody knows; "" where it is known or none was named."""
+    from oncebox.cli.show import clean
+    from oncebox.wording import nearest
+
+    known = inbox.stats()["sources"] if source is not None else {}
+    if source is None or source in known:
+        return ""
+    there = nearest(source, known) or f"; there are: {', '.join(known) or 'none'}"
+    return f'there is no source "{clean(source)}"{there}'
 
 
 def _print_events(found: list[Any]) -> None:
@@ -125,15 +140,23 @@ def lookup(asked: Asked, source: str, id: str) -> None:
     """Did this go through? The story of one event by its sender's id."""
     from oncebox.cli.inbox import open_inbox
     from oncebox.cli.show import print_json
+    from oncebox.errors import OnceboxError
 
     with open_inbox(asked) as inbox:
-        event = inbox.lookup(source, id)
-    if asked.as_json:
-        print_json(event)
-        return
+        try:
+            event = inbox.lookup(source, id)
+        except OnceboxError as error:
+            hint = no_source(inbox, source)
+            if not hint:
+                raise
+            raise OnceboxError(f"{error}; {hint}") from None
+        if asked.as_json:
+            print_json(event)
+            return
+        kinds, turned_away = inbox.kinds(), inbox.refused({"source": source, "limit": str(PAGE)})["refused"]
     from oncebox.cli.story import tell
 
-    for sentence in tell(event):
+    for sentence in tell(event, kinds, turned_away):
         click.echo(sentence)
 
 
@@ -161,10 +184,18 @@ def stats(asked: Asked) -> None:
             ("events", found["events"]),
             ("deliveries", _counts(found["by_state"]) or "none"),
             ("oldest due", when(found["oldest_due_at"]) or None),
+            ("operations", _operations(found["operations"])),
             ("file", f"{size(file['db'])}, of that free {size(file['free'])}; write-ahead log {size(file['wal'])}"),
             ("disk free", size(file["disk_free"])),
         ]
     )
+
+
+def _operations(counts: dict[str, int]) -> str | None:
+    """What has not ended, and what a person has to decide."""
+    unknown = f"{counts['unknown']} unknown: oncebox operations --state unknown" if counts["unknown"] else ""
+    running = f"{counts['running']} running" if counts["running"] else ""
+    return ", ".join(filter(None, (running, unknown))) or None
 
 
 def _counts(counts: dict[str, int]) -> str:
@@ -186,8 +217,14 @@ def refused(asked: Asked, n: int | None, source: str | None, limit: int) -> None
             print_json(inbox.refused_request(n))
             return
         found = inbox.refused({"source": source, "limit": str(limit)})
+        hint = "" if found["refused"] else no_source(inbox, source)
+    if hint:
+        click.echo(f"oncebox: {hint}", err=True)
     if asked.as_json:
         print_json(found)
         return
-    rows = [(one["n"], stamp(one["at"]), one["source"], one["problem"], one["detail"]) for one in found["refused"]]
-    print_table(("n", "at (utc)", "source", "problem", "why"), rows)
+    rows = [
+        (one["n"], stamp(one["at"]), one["source"], one["problem"], stamp(one["accepted_at"]), one["detail"])
+        for one in found["refused"]
+    ]
+    print_table(("n", "at (utc)", "source", "problem", "accepted (utc)", "why"), rows)

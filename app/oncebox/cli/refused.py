@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from oncebox.cli.look import no_source
 from oncebox.cli.look import refused as listed
 from oncebox.cli.options import Asked, asking
 
@@ -40,14 +41,24 @@ def accept(asked: Asked, n: int | None, source: str | None, *, trust: bool) -> N
     """Accept a refused request by today's configuration and the time of its arrival; its id still decides."""
     if (n is None) == (source is None):
         raise click.UsageError("Give a number, or --all SOURCE.")
-    from oncebox.cli.inbox import client_for, load_config
+    from oncebox.cli.inbox import client_for, load_config, open_inbox
+    from oncebox.errors import OnceboxError
+    from oncebox.store.offline import open_offline
 
     client = client_for(asked)
     if client is None:
-        found = _in_file(load_config(asked.config), n, source, trust=trust)
+        config = load_config(asked.config)
+        with open_offline(config.store.path):  # one that is not there is not made by looking for what it refused
+            pass
+        found = _in_file(config, n, source, trust=trust)
     else:
         numbers = [n] if n is not None else _waiting(client, str(source))
         found = [_posted(client, one, trust=trust) for one in numbers]
+    if not found:
+        with open_inbox(asked) as inbox:
+            hint = no_source(inbox, source)
+        if hint:
+            raise OnceboxError(hint)
     _report(asked, found)
 
 
@@ -82,9 +93,9 @@ def _in_file(config: Any, n: int | None, source: str | None, *, trust: bool) -> 
     from oncebox.accept.doors import compile_doors
     from oncebox.accept.inbox import Inbox
     from oncebox.clock import wall_clock
-    from oncebox.server import all_routes, internal, load, route_by, store_options
     from oncebox.store.refusals import waiting
     from oncebox.store.sqlite import open_store
+    from oncebox.wiring import all_routes, internal, load, route_by, store_options
 
     doors, routes = compile_doors(config), all_routes(config, load(config))
     sources, options = internal(config, routes), store_options(config)

@@ -70,7 +70,7 @@ def _order(seqs: tuple[int, ...], given: Json) -> Json:
     if seqs:
         order["seqs"] = list(seqs)
     if given["where"]:
-        order["where"] = dict(_condition(text) for text in given["where"])
+        order["where"] = dict(condition(text) for text in given["where"])
     if given["rate"] is not None:
         order["rate"] = given["rate"]
     if given["all_"]:
@@ -78,8 +78,8 @@ def _order(seqs: tuple[int, ...], given: Json) -> Json:
     return {**order, "to": list(given["to"]), "again": given["again"]}
 
 
-def _condition(text: str) -> tuple[str, object]:
-    """`/livemode=true`; a value that is no JSON is a text."""
+def condition(text: str) -> tuple[str, object]:
+    """`/livemode=true` as a pointer and a value; a value that is no JSON is a text. Raises UsageError."""
     pointer, sign, value = text.partition("=")
     if not sign:
         raise click.UsageError(f'--where {text}: is written POINTER=JSON, such as "/livemode=true"')

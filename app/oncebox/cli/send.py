@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sys
 import threading
@@ -18,7 +19,7 @@ from oncebox.cli.options import config_option, json_option
 
 @click.command()
 @click.argument("source")
-@click.argument("file", required=False, type=click.Path(dir_okay=False, allow_dash=True))
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--id", help="The event's id; else a fresh one.")
 @click.option("--type", "type_", help="The event's type.")
 @click.option("--body", help="The body, in place of FILE (- is standard input).")
@@ -48,11 +49,11 @@ def send(
 
     if file is not None and body is not None:
         raise click.UsageError("Give FILE or --body, not both.")
+    given = _read(file) if file is not None else os.fsencode(body) if body is not None else None
     loaded = load_config(config)
     address = url or running_server(loaded)
     if address is None:
         raise NotReachable(f"{loaded.store.path}: no server has this file open; start one with `oncebox serve`")
-    given = _read(file) if file is not None else body.encode() if body is not None else None
     path, headers, sent = prepare(loaded, source, address, given, id, type_)
     if tamper:
         sent = tampered(sent)
@@ -104,7 +105,7 @@ def prepare(
 
 
 def _near(name: str, config: Any) -> str:
-    from oncebox.kind import nearest
+    from oncebox.wording import nearest
 
     return nearest(name, config.sources) or f"; there are: {', '.join(config.sources) or 'none'}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oncebox.cli.show import clean, size, when
@@ -9,12 +10,14 @@ from oncebox.cli.show import clean, size, when
 Json = dict[str, Any]
 
 
-def tell(event: Json) -> list[str]:
-    """From the first receipt to the last attempt, one sentence each."""
+def tell(event: Json, kinds: Mapping[str, str] = {}, refused: Sequence[Json] = ()) -> list[str]:
+    """From the first receipt to the last attempt, one sentence each. `kinds` are those of the targets, `refused` the
+    requests of its source that were turned away, newest first."""
     return [
         _accepted(event),
         _replays(event),
-        *[_delivery(one) for one in event["deliveries"]],
+        *_conflicts(event, refused),
+        *[_delivery(one, kinds.get(one["target"], "")) for one in event["deliveries"]],
         *_unrouted(event),
         *_body(event),
     ]
@@ -25,6 +28,9 @@ def _accepted(event: Json) -> str:
     head = f"{event['source']} {clean(event['id'])} (seq {event['seq']}, {kind}{size(event['size'])})"
     if event["parent"] is not None:
         return f"{head}: emitted once on {when(event['received_at'])} while event {event['parent']} was processed."
+    if event["verified"] == "emitted":
+        by = "by an operation or by the application around the inbox"
+        return f"{head}: emitted once on {when(event['received_at'])}, {by}."
     receipt = event.get("receipt")
     answered = f", answered {receipt['status']}" if receipt else ""
     how = "unsigned" if event["verified"] == "unsigned" else f"verified by {event['verified']}"
@@ -37,18 +43,35 @@ def _replays(event: Json) -> str:
         return "No repeats so far."
     other = ""
     if event["conflicts"]:
+        kept = len(event.get("variants", ()))
         other = f"; {event['conflicts']} of them with another body, answered like the first"
+        other += f" ({_many(kept, 'other body', 'other bodies')} kept to look at)" if kept else ""
     return f"{_many(count, 'repeat')} absorbed, last on {when(event['last_replay_at'])}{other}."
 
 
-def _delivery(one: Json) -> str:
+def _conflicts(event: Json, refused: Sequence[Json]) -> list[str]:
+    said = f"the id {event['id']!r} of source "
+    mine = [one for one in refused if one["problem"] == "id-conflict" and one["detail"].startswith(said)]
+    if not mine:
+        return []
+    last, were = mine[0], "was" if len(mine) == 1 else "were"
+    told = f"{_many(len(mine), 'request')} with this id and another body {were} refused (422 id-conflict), the last on "
+    return [f"{told}{when(last['at'])}; see oncebox refused {last['n']}."]
+
+
+# Only what commits together with its mark has committed; of the others is known that they ended well.
+_DONE = {"transactional": "committed with its effect", "url": "was answered well", "command": "ended with exit code 0"}
+
+
+def _delivery(one: Json, kind: str) -> str:
     name, attempt = one["target"], one["attempts"]
     history = one.get("history", [])
     if one["state"] == "done":
         last = history[-1] if history else {}
         took = f" in {last['duration_ms']:.1f} ms" if last.get("duration_ms") is not None else ""
         again = f", rerun {one['run'] - 1}" if one["run"] > 1 else ""
-        return f"{name} committed on {when(one['processed_at'])}, on attempt {attempt}{again}{took}{_failed(history)}."
+        how = _DONE.get(kind, "finished")
+        return f"{name} {how} on {when(one['processed_at'])}, on attempt {attempt}{again}{took}{_failed(history)}."
     why = f": {clean(one['error'])}" if one["error"] else ""
     if one["state"] == "dead":
         return f"{name} is dead after {_many(attempt, 'attempt')}{why}. It stays until somebody has it run again."
@@ -81,5 +104,5 @@ def _body(event: Json) -> list[str]:
     return [] if event["body"] == "kept" else [f"Its body was {event['body']}; a repeat is still recognised by its id."]
 
 
-def _many(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+def _many(count: int, word: str, words: str = "") -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {words or word + 's'}"

@@ -1,4 +1,4 @@
-"""Targets and sources: how each fares; pausing and resuming a target."""
+"""Targets and sources: how each fares; pausing and resuming targets, settling what waits for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oncebox.cli.refused import Listing
 
 @click.group(cls=Listing)
 def targets() -> None:
-    """List targets: what waits, what is dead; pause and resume them."""
+    """List targets: what waits, what is dead; pause and resume them, settle what waits."""
 
 
 @targets.command("list")
@@ -34,18 +34,29 @@ def listed(asked: Asked) -> None:
             one["state"],
             *(one[name] for name in counts),
             stamp(one["oldest_due_at"]),
-            _why(one),
+            why(one),
         )
         for one in found["targets"]
     ]
     print_table(("target", "kind", "state", *counts, "oldest due (utc)", "why"), rows)
 
 
-def _why(one: dict[str, Any]) -> str | None:
+def why(one: dict[str, Any]) -> str | None:
+    """What a person should know about its state."""
+    from oncebox.cli.show import stamp
+
     if one["state"] == "blocked":
         return "nobody is this target (any more); its deliveries wait for it to come back"
-    reason: str | None = one["paused"]
-    return reason
+    reasons: list[str] = [one["paused"]] if one["paused"] else []
+    if one["stuck"]:
+        reasons.append("none of its attempts returns")
+    if one["down"] is not None:
+        probe = one["down"]["next_probe_at"]
+        then = "a probe is under way" if probe is None else f"next probe {stamp(probe)[11:]}"
+        reasons.append(f"down since {stamp(one['down']['since'])}, {then}")
+    if one["last_failure"] is not None and one["state"] != "ready":
+        reasons.append(one["last_failure"]["error"] or one["last_failure"]["outcome"])
+    return "; ".join(reasons) or None
 
 
 @targets.command()
@@ -65,18 +76,63 @@ def pause(asked: Asked, name: str, why: str) -> None:
 
 
 @targets.command()
-@click.argument("name")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--all", "all_", is_flag=True, help="Every target that is paused.")
 @asking
-def resume(asked: Asked, name: str) -> None:
-    """Undo a pause."""
+def resume(asked: Asked, names: tuple[str, ...], *, all_: bool) -> None:
+    """Undo a pause, of some targets or of all."""
     from oncebox.cli.desk import open_desk
     from oncebox.cli.show import print_json
 
-    found = open_desk(asked).resume(name)
+    desk = open_desk(asked)
+    found = [desk.resume(name) for name in _meant(desk, names, all_=all_)]
     if asked.as_json:
-        print_json(found)
-    else:
-        click.echo(f"{found['name']} {'goes on' if found['resumed'] else 'was not paused'}")
+        print_json(found[0] if len(names) == 1 else {"targets": found})
+        return
+    for one in found:
+        click.echo(f"{one['name']} {'goes on' if one['resumed'] else 'was not paused'}")
+    if not found:
+        click.echo("nothing is paused")
+
+
+@targets.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--all", "all_", is_flag=True, help="Every target that is paused.")
+@click.option("--before", required=True, help='What was due before then: "2h" back, or RFC 3339.')
+@click.option("--as", "as_", type=click.Choice(["done", "dead"]), required=True, help="What becomes of it.")
+@click.option("--why", default="", help="A reason, for those who find it so.")
+@click.option("--dry-run", is_flag=True, help="Only count.")
+@asking
+def settle(asked: Asked, names: tuple[str, ...], *, all_: bool, dry_run: bool, **order: str) -> None:
+    """Take deliveries that wait as made (or as dead), without making them.
+
+    After a restore, what was due then may have been made since: pause the target, settle what was due before the
+    restore as done, and resume it. What runs now is left alone. Who did it is recorded in the acts.
+    """
+    from oncebox.cli.desk import open_desk
+    from oncebox.cli.show import print_json
+
+    desk = open_desk(asked)
+    body = {"before": order["before"], "as": order["as_"], "why": order["why"], "dry_run": dry_run}
+    found = [desk.settle(name, body) for name in _meant(desk, names, all_=all_)]
+    if asked.as_json:
+        print_json({"targets": found})
+        return
+    for one in found:
+        more = "" if one["counted_all"] else "or more "
+        what = f"{one['matched']} {more}would be settled" if dry_run else f"{one['settled']} settled"
+        click.echo(f"{one['name']}: {what} as {one['as']}")
+    if not found:
+        click.echo("nothing is paused")
+
+
+def _meant(desk: Any, names: tuple[str, ...], *, all_: bool) -> list[str]:
+    """These targets, or all that are paused. Raises UsageError for none and for both."""
+    if bool(names) == all_:
+        raise click.UsageError("name targets, or say --all for every one that is paused")
+    if names:
+        return list(dict.fromkeys(names))
+    return [one["name"] for one in desk.targets()["targets"] if one["paused"] is not None]
 
 
 @click.command()

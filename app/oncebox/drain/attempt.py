@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -26,7 +26,8 @@ log = logging.getLogger("oncebox.drain")
 
 class Attempt:
     """Holds its slot until the work has really ended; `on_stuck` is told when it goes on after its time was up, and
-    `judge` has the last word on its verdict (None: given back). `on_ended` is told when only the writing is left."""
+    `judge` has the last word on its verdict (None: given back). `on_ended` is told when only the writing is left, and
+    `hand_over` takes that over."""
 
     def __init__(
         self,
@@ -38,26 +39,27 @@ class Attempt:
         on_stuck: Callable[[], None],
         judge: Callable[[Verdict | None], Verdict | None] | None = None,
         on_ended: Callable[[], None] | None = None,
-        write: Callable[[Settled], Awaitable[bool]] | None = None,
+        hand_over: Callable[[Attempt, Settled, str], None] | None = None,
     ) -> None:
         self.target = target
         self.claimed = claimed
         self.stuck = False
         self.ended = False
+        self.handed_over = False
         self._ledger = ledger
         self._now = now
         self._jitter = jitter
         self._on_stuck = on_stuck
         self._judge = judge
         self._on_ended = on_ended
-        self._write = write
+        self._hand_over = hand_over
         self._stopping = False
-        self._scope = anyio.CancelScope(shield=True)
+        self._scope = None if target.keeps_time else anyio.CancelScope(shield=True)
         self._task: asyncio.Task[Any] | None = None
 
     async def run(self) -> None:
         """Deliver, then have the outcome written. Ends early only by `abandon`."""
-        if self.target.keeps_time:
+        if self._scope is None:
             self._task = asyncio.current_task()
             await self._run()
             return
@@ -75,6 +77,10 @@ class Attempt:
             self._on_ended()
         if verdict is None:
             await self._ledger.release([self.claimed])
+        elif self._hand_over is not None and verdict.staged is None:
+            outcome = self._settled(verdict, started_at, duration)
+            self.handed_over = True
+            self._hand_over(self, outcome, verdict.reason)
         else:
             await self._settle(verdict, started_at, duration)
 
@@ -91,8 +97,9 @@ class Attempt:
 
     def abandon(self) -> None:
         """Wait no longer, whatever the work does."""
-        self._scope.cancel()
-        if self.target.keeps_time and self._task is not None:
+        if self._scope is not None:
+            self._scope.cancel()
+        elif self._task is not None:
             self._task.cancel()
 
     async def _verdict(self) -> Verdict | None:
@@ -153,14 +160,8 @@ class Attempt:
     async def _settle(self, verdict: Verdict, started_at: int, duration: int) -> None:
         outcome = self._settled(verdict, started_at, duration)
         otherwise = None if verdict.staged is None else self._settled(STAGED_FAILED, started_at, duration)
-        if self._write is not None and verdict.staged is None:
-            current = await self._write(outcome)
-        else:
-            current = await self._ledger.settle(outcome, verdict.staged, otherwise)
-        if current:
-            report(outcome, verdict.reason)
-        else:
-            log.info("late result dropped target=%s seq=%d", self.target.name, self.claimed.event.seq)
+        current = await self._ledger.settle(outcome, verdict.staged, otherwise)
+        report_end(outcome, verdict.reason, current=current)
 
     def _settled(self, verdict: Verdict, started_at: int, duration: int) -> Settled:
         return settled(
@@ -172,3 +173,11 @@ class Attempt:
             now=self._now(),
             jitter=self._jitter(),
         )
+
+
+def report_end(outcome: Settled, reason: str, *, current: bool) -> None:
+    """One line for an end that has been written down, or that came too late for that."""
+    if current:
+        report(outcome, reason)
+    else:
+        log.info("late result dropped target=%s seq=%d", outcome.target, outcome.seq)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import anyio
 
 from oncebox.clock import wall_clock
+from oncebox.condition import Condition
 from oncebox.drain.handler import TRANSACTIONAL
 from oncebox.drain.lane import Lane
 from oncebox.drain.load import Handlers
@@ -20,6 +22,7 @@ from oncebox.drain.target import HandlerTarget, Target
 from oncebox.drain.throttle import Throttle
 from oncebox.drain.transactional import TransactionalRunner
 from oncebox.errors import HandlerError
+from oncebox.recent import Recent
 from oncebox.store import Store
 
 # What a cancelled handler gets to clean up when the process stops.
@@ -30,10 +33,10 @@ log = logging.getLogger("oncebox.drain")
 
 
 async def set_up(store: Store, handlers: Handlers, now: Callable[[], int] = wall_clock) -> None:
-    """Run the set-ups, each in one transaction. Raises HandlerError that names the one that failed."""
+    """Run the set-ups, each in one transaction without a deadline. Raises HandlerError with the one that failed."""
     for one in handlers.setups:
         try:
-            await store.write(one.function, now())
+            await store.write(one.function, now(), within=math.inf)
         except Exception as error:
             raise HandlerError(f"the setup at {one.place} failed: {type(error).__name__}: {error}") from error
 
@@ -123,6 +126,15 @@ class Drain:
     def down(self) -> list[str]:
         """Targets that are thought to be down: nothing but probes goes out to them."""
         return [name for name, lane in self._lanes.items() if lane.down]
+
+    def conditions(self) -> dict[str, Condition]:
+        """How each target fares that is not a transactional handler."""
+        return {name: lane.condition() for name, lane in self._lanes.items()}
+
+    @property
+    def recent(self) -> Recent:
+        """The events of which a delivery has begun or ended lately."""
+        return self._shared.recent
 
     def _is_idle(self) -> bool:
         quiet = self._suspects.resting and self._slicing.resting and not self._shared.attempts

@@ -98,6 +98,11 @@ def on(
     at a time, and is held to a second.
     """
 
+    if callable(source):
+        raise HandlerError(
+            f'{_called(source)} ({place(source)}): on is written with the source in parentheses, such as @on("stripe")'
+        )
+
     def decorate(function: Callable[P, R]) -> Handler[P, R]:
         called = _named(function, ALLOWED)
         kind = _kind(function, called)
@@ -137,7 +142,17 @@ def _named(function: object, allowed: str) -> str:
         raise HandlerError(f"{function!r} is decorated twice; give each source a function of its own, or use a glob")
     if not inspect.isroutine(function):
         raise HandlerError(f"{function!r} is no function; {allowed}")
+    within = function.__qualname__.rpartition(".")[0]
+    if within and not within.endswith("<locals>"):
+        raise HandlerError(
+            f"{function.__qualname__} ({place(function)}) is a method of {within}, and would never be found; "
+            "write it as a function of its own, outside of the class"
+        )
     return str(function.__name__)
+
+
+def _called(function: object) -> str:
+    return str(getattr(function, "__name__", None) or function)
 
 
 def _kind(function: Callable[..., object], called: str) -> str:

@@ -90,7 +90,8 @@ class URLTarget:
         except (aiohttp.ClientError, OSError) as error:
             return _broken(error)
         if 200 <= response.status < 300:
-            await _drain(response)
+            if not response.content.is_eof():  # else all of it is here, and the connection is free again
+                await _drain(response)
             return OK
         return await self._refused(response)
 

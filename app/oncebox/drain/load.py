@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,10 +19,14 @@ from oncebox.route import Route
 
 
 class Handlers(msgspec.Struct, frozen=True):
-    """All handlers and set-ups of the configured modules, in the order in which they were written."""
+    """All handlers and set-ups of the configured modules, in the order in which they were written.
+
+    `notes` are sentences about modules that bring nothing.
+    """
 
     handlers: tuple[Handler[..., Any], ...] = ()
     setups: tuple[Setup[..., Any], ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,7 +63,27 @@ def find_handlers(modules: Sequence[ModuleType]) -> Handlers:
     return Handlers(
         tuple(value for value in seen.values() if isinstance(value, Handler)),
         tuple(value for value in seen.values() if isinstance(value, Setup)),
+        tuple(note for module in modules for note in _notes(module, seen)),
     )
+
+
+def _notes(module: ModuleType, found: Container[int]) -> Iterator[str]:
+    """What was surely meant otherwise: a module without anything decorated, and handlers where nobody looks."""
+    if not any(map(_is_decorated, vars(module).values())):
+        yield (
+            f"handlers: {module.__name__} has nothing decorated in it, no @on and no @setup; its functions are not "
+            "handlers, and it could be left out"
+        )
+    for name, value in vars(module).items():
+        held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set)) else ()
+        for one in held:
+            if isinstance(one, (Handler, Setup)) and id(one) not in found:
+                yield f"handlers: {one!r} is inside of {module.__name__}.{name} and not found there; give it a name"
+
+
+def _is_decorated(value: object) -> bool:
+    """Whether one of our decorators made it: what they make are things of ours that can be called."""
+    return type(value).__module__.startswith("oncebox.") and callable(value)
 
 
 def _imported(name: str, folder: Path) -> ModuleType:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable, Sequence
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
+from oncebox.drain.attempt import Attempt
 from oncebox.drain.ledger import Ledger
 from oncebox.model import Settled
 
@@ -15,30 +17,36 @@ MOMENT = 0.002
 MANY = 64
 
 
-class Outcomes:
-    """Gathers what ends within a moment, and writes it in one go."""
+class End(msgspec.Struct, frozen=True):
+    """An attempt whose outcome is to be written; `reason` is for the log."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    attempt: Attempt
+    settled: Settled
+    reason: str
+
+
+class Outcomes:
+    """Gathers what ends within a moment, and writes it in one go. `written` is told afterwards; for each end whether it
+    was still the current attempt of its delivery."""
+
+    def __init__(self, ledger: Ledger, written: Callable[[Sequence[End], Sequence[bool]], None]) -> None:
         self._ledger = ledger
-        self._waiting: list[tuple[Settled, asyncio.Future[bool]]] = []
+        self._written = written
+        self._waiting: list[End] = []
         self._many = anyio.Event()
 
-    async def settle(self, settled: Settled, group: TaskGroup) -> bool:
-        """Write how an attempt ended; False if it was no longer the current one."""
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append((settled, future))
+    def add(self, end: End, group: TaskGroup) -> None:
+        """Have the end of an attempt written down soon, however long the file refuses."""
+        self._waiting.append(end)
         if len(self._waiting) == 1:
             group.start_soon(self._write_soon)
         elif len(self._waiting) >= MANY:
             self._many.set()
-        return await future
 
     async def _write_soon(self) -> None:
-        with anyio.move_on_after(MOMENT):
-            await self._many.wait()
-        waiting, self._waiting, self._many = self._waiting, [], anyio.Event()
         with anyio.CancelScope(shield=True):
-            written = await self._ledger.settle_all([settled for settled, _ in waiting])
-        for (_, future), current in zip(waiting, written, strict=True):
-            if not future.done():
-                future.set_result(current)
+            with anyio.move_on_after(MOMENT):
+                await self._many.wait()
+            ends, self._waiting, self._many = self._waiting, [], anyio.Event()
+            current = await self._ledger.settle_all([end.settled for end in ends])
+        self._written(ends, current)

@@ -68,7 +68,7 @@ def span(value: object) -> float:
     if isinstance(value, str):
         return seconds(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
-        return min(float(value), LONGEST)
+        return float(min(value, LONGEST))
     raise ValueError(f'{value!r} is no duration; write "5s", "10m", or a number of seconds')
 
 

@@ -12,6 +12,7 @@ from oncebox.drain.attempt import Attempt
 from oncebox.drain.ledger import Ledger
 from oncebox.drain.signal import Bell, Gate, Pulse
 from oncebox.model import MICROSECONDS
+from oncebox.recent import Recent
 from oncebox.store import Store
 
 # Timers are set by the wall clock, which may jump: a loop looks again at least this often.
@@ -50,6 +51,7 @@ class Shared:
         self.attempts: set[Attempt] = set()
         self.gate = Gate(closed=True)
         self.pulse = Pulse()
+        self.recent = Recent()
         self.suspect_bell = Bell()
         self.stopping = False
         self.group: TaskGroup | None = None

@@ -35,16 +35,19 @@ class Pulse:
     """Tells everybody who waits that something has changed."""
 
     def __init__(self) -> None:
-        self._event = anyio.Event()
+        self._event: anyio.Event | None = None
 
     def beat(self) -> None:
-        """Something has changed."""
-        self._event.set()
-        self._event = anyio.Event()
+        """Something has changed. Costs next to nothing while nobody waits."""
+        if self._event is not None:
+            self._event.set()
+            self._event = None
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Until it holds; judged again at every beat, and true at the moment of return."""
         while not holds():
+            if self._event is None:
+                self._event = anyio.Event()
             await self._event.wait()
 
 

@@ -58,6 +58,7 @@ class Slicing:
 
     async def _look_at(self, done: Slice) -> None:
         for settled in done.settled:
+            self._shared.recent.note(settled.seq)
             if settled.state != "done":
                 report(settled)
         await self._pause_overrunners()

@@ -10,10 +10,10 @@ from anyio import CapacityLimiter, to_thread
 
 from oncebox.drain.handler import BLOCKING, STAGED, Handler
 from oncebox.drain.retry import RetryPolicy
-from oncebox.drain.staging import StagedTransaction
 from oncebox.drain.verdict import OK, Verdict, of_error, of_result
 from oncebox.model import Claimed
 from oncebox.store import Store
+from oncebox.store.staging import StagedTransaction
 
 
 class Target(Protocol):

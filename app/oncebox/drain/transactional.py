@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ class TransactionalRunner:
         self._now = now
         self._jitter = jitter
         self._sync_timeout = sync_timeout
-        self._overruns: dict[str, list[float]] = {}
+        self._overruns: dict[str, deque[float]] = {}
         self._throttle = Throttle()
 
     def run(self, claimed: Claimed, db: Transaction) -> Settled:
@@ -52,7 +53,7 @@ class TransactionalRunner:
         took = time.monotonic() - begin
         if took >= self._sync_timeout - MARGIN:
             verdict = of_timeout(self._sync_timeout)
-            self._overruns.setdefault(claimed.target, []).append(begin)
+            self._overruns.setdefault(claimed.target, deque(maxlen=OVERRUNS)).append(begin)
         if took > SLOW:
             self._warn(claimed, took)
         return self._settled(claimed, verdict, started_at, round(took * 1_000_000))

@@ -15,6 +15,7 @@ from oncebox.errors import Dead, EmitError, Retry
 from oncebox.model import Claimed, Settled, StagedWrites
 
 ERROR_BYTES = 4096
+UNSHOWN = "(it cannot be shown)"
 OURS = f"{Path(__file__).parent.parent}{os.sep}"
 
 
@@ -49,14 +50,22 @@ def of_result(result: object) -> Verdict:
 
 
 def of_error(error: BaseException, *, rerun: bool = False) -> Verdict:
-    """The verdict on a handler that raised. A broken constraint in a rerun would break again, so it is dead at once."""
+    """The verdict on a handler that raised. A broken constraint in a rerun would break again, so it is dead at once.
+    Never raises: whatever an error does when it is looked at, the attempt has an outcome."""
+    try:
+        return _judged(error, rerun)
+    except Exception:  # noqa: BLE001  # see above
+        return Verdict(outcome="error", error=f"an error that {UNSHOWN}", reason="unshown")
+
+
+def _judged(error: BaseException, rerun: bool) -> Verdict:
     cause = _single(error)
     name = type(cause).__name__
     if isinstance(cause, Dead):
-        return Verdict(outcome="refused", error=bounded(f"Dead: {cause.why}"), reason=name, dead=True)
+        return Verdict(outcome="refused", error=bounded(f"Dead: {_text(cause.why)}"), reason=name, dead=True)
     if isinstance(cause, Retry):
         return _asked_for_later(cause)
-    hopeless = isinstance(cause, EmitError) and str(cause).startswith("emit loop")
+    hopeless = isinstance(cause, EmitError) and _text(cause).startswith("emit loop")
     hopeless = hopeless or (rerun and name == "IntegrityError")
     return Verdict(outcome="error", error=described(error), reason=name, dead=hopeless)
 
@@ -101,7 +110,7 @@ def settled(
         now=now,
         due=step.due,
         failures=step.failures,
-        error=verdict.error,
+        error=None if verdict.error is None else bounded(verdict.error),
     )
 
 
@@ -111,12 +120,14 @@ def described(error: BaseException) -> str:
         what = traceback.format_exception_only(error)[-1].strip()
         where = "".join(traceback.format_exception(type(error), error, _their_frames(error)))
     except Exception:  # noqa: BLE001  # an error that cannot even be shown is still an error
-        return f"{type(error).__name__}: (it cannot be shown)"
+        return f"{type(error).__name__}: {UNSHOWN}"
     return bounded(f"{bounded(what, ERROR_BYTES // 4)}\n\n{where}")
 
 
 def bounded(text: str, limit: int = ERROR_BYTES) -> str:
     """Text that any database takes, of at most `limit` bytes: first line and end are kept, the middle goes."""
+    if len(text) > 4 * limit:  # before anything that takes as long as the text is
+        text = f"{text[: 2 * limit]}\n{text[-2 * limit :]}"
     text = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
     if len(text.encode()) <= limit:
         return text
@@ -132,14 +143,22 @@ def _single(error: BaseException) -> BaseException:
     return error
 
 
+def _text(value: object) -> str:
+    """Whatever it is, as text: what a handler raises may be of its own making."""
+    try:
+        return str(value)
+    except BaseException:  # noqa: BLE001  # even one that would end the process
+        return UNSHOWN
+
+
 def _asked_for_later(error: Retry) -> Verdict:
-    text = f"Retry: {error.why}"
+    text = f"Retry: {_text(error.why)}"
     after = None
     if error.after is not None:
         try:
             after = span(error.after)
-        except ValueError as fault:
-            text = f"{text} (after is not understood: {fault})"
+        except Exception as fault:  # noqa: BLE001  # it may be anything
+            text = f"{text} (after is not understood: {_text(fault)})"
     return Verdict(outcome="error", error=bounded(text), reason="Retry", after=after)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
-from litestar import MediaType, Request, Response, Router, get
+from litestar import HttpMethod, MediaType, Request, Response, Router, get, route
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, QueryParameter
+from litestar.types import Guard
 
 from oncebox.clock import wall_clock
 from oncebox.config import Config
@@ -22,6 +23,7 @@ from oncebox.store.sqlite import SQLiteStore
 Health = Callable[[], Sequence[str]]
 Asked = Request[Any, Any, Any]
 
+ASKING = [HttpMethod.GET, HttpMethod.HEAD]
 READ, READ_BODIES, ADMIN = {MAY: "read"}, {MAY: "read-bodies"}, {MAY: "admin"}
 _NEVER_RENDERED = {
     "x-content-type-options": "nosniff",
@@ -36,16 +38,21 @@ def text(name: str, description: str) -> Any:
 
 
 def create_api(
-    config: Config, store: SQLiteStore, health: Health, more: Sequence[HTTPRouteHandler] = ()
+    config: Config,
+    store: SQLiteStore,
+    health: Health,
+    more: Sequence[HTTPRouteHandler] = (),
+    *,
+    guards: Sequence[Guard] = (),
 ) -> list[Router | HTTPRouteHandler]:
     """The routes of /api (`more` of them from outside), /healthz and /readyz.
 
-    `health` gives the reasons why the server is not ready.
+    `health` gives the reasons why the server is not ready; `guards` stand before /api, else the configured tokens do.
     """
     api = Router(
         "/api",
         route_handlers=[*_event_routes(store), *_other_routes(config, store), *more],
-        guards=[create_guard(config)],
+        guards=guards or [create_guard(config)],
         exception_handlers=EXCEPTION_HANDLERS,
     )
     return [api, *_health_routes(store, health)]
@@ -118,11 +125,11 @@ def _other_routes(config: Config, store: SQLiteStore) -> list[HTTPRouteHandler]:
 
 
 def _health_routes(store: SQLiteStore, health: Health) -> list[HTTPRouteHandler]:
-    @get("/healthz", summary="Alive; `boot` tells which process this is")
+    @route("/healthz", http_method=ASKING, summary="Alive; `boot` tells which process this is")
     async def healthz() -> Response[Json]:
         return _json({"alive": True, "boot": store.boot})
 
-    @get("/readyz", summary="Ready, or 503 with the reasons why not")
+    @route("/readyz", http_method=ASKING, summary="Ready, or 503 with the reasons why not")
     async def readyz() -> Response[Json]:
         reasons = list(health())
         return _json({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from oncebox.address import host_name
 from oncebox.errors import Rejected
 
 MAY = ("read", "read-bodies", "admin")
@@ -129,13 +130,6 @@ class Hosts:
         if host_name(parts.netloc) in self._named - {"localhost", "127.0.0.1", "::1"}:
             return
         raise Rejected(403, "unauthorized", f'a page of "{origin[:80]}" may not change anything here')
-
-
-def host_name(host: str) -> str:
-    """A Host header without its port and brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].rstrip(".").lower()
 
 
 def _is_address(name: str) -> bool:

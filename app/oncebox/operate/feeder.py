@@ -15,6 +15,8 @@ from oncebox.store.reruns import Rerun, crowded, feed, open_reruns
 from oncebox.store.sqlite import SQLiteStore
 
 STEP = 500
+# What fails waits for its next try and is not in the way: so much of that is enough, until a part of it has ended.
+MOST_OPEN = 10_000
 # A rate is kept in steps of about a fifth of a second.
 STEPS_A_SECOND = 5
 SOON, LATER = 0.02, 1.0
@@ -66,6 +68,8 @@ class Feeder:
 
     async def _step(self, rerun: Rerun) -> float:
         """Queue some more of one; seconds until its next step."""
+        if rerun.queued - rerun.done - rerun.dead >= MOST_OPEN:
+            return LATER
         size = step_size(rerun.rate)
         found = await self._find(rerun, size)
         targets = {one.target for one in found.picked}

@@ -10,6 +10,7 @@ from typing import Any
 from oncebox.errors import Rejected
 from oncebox.operate import filters
 from oncebox.operate.shape import Json, detail_json, page_json, refused_json, stats_json
+from oncebox.store.callbook import open_calls
 from oncebox.store.figures import figures
 from oncebox.store.listing import list_events
 from oncebox.store.queries import (
@@ -84,6 +85,7 @@ def stats(given: Mapping[str, str], now: int, database: Path, sources: Iterable[
         disk = os.statvfs(database.parent)
         return stats_json(
             figures(db, now, minutes, sources),
+            open_calls(db),
             wal_bytes=_size(Path(f"{database}-wal")),
             disk_free_bytes=disk.f_bavail * disk.f_frsize,
         )

@@ -11,10 +11,12 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
 from oncebox.clock import wall_clock
+from oncebox.condition import Condition
 from oncebox.config import Config
 from oncebox.operate import filters, rerunning
 from oncebox.operate import targets as aims
 from oncebox.operate.api import ADMIN, READ, given_in, text
+from oncebox.operate.settling import create_settle_routes
 from oncebox.operate.shape import Json
 from oncebox.operate.targets import Known
 from oncebox.store.sqlite import SQLiteStore
@@ -68,15 +70,15 @@ def create_target_routes(
     config: Config,
     store: SQLiteStore,
     known: Sequence[Known],
-    states: Callable[[], Mapping[str, str]],
+    conditions: Callable[[], Mapping[str, Condition]],
     now: Callable[[], int] = wall_clock,
 ) -> list[HTTPRouteHandler]:
-    """The routes about targets, sources and acts; `states` says which targets are not simply ready."""
+    """The routes about targets, sources and acts; `conditions` says how those fare that are not simply ready."""
 
     @get("/targets", opt=READ, summary="Targets: state, what waits, what is dead")
     async def targets(request: Asked) -> Response[Any]:
         filters.check_names(given_in(request), ())
-        return _json(await store.read(aims.targets(known, states())))
+        return _json(await store.read(aims.targets(known, conditions())))
 
     @post("/targets/{name:str}/pause", opt=ADMIN, summary="Start nothing more for a target", status_code=200)
     async def pause(request: Asked, name: FromPath[str]) -> Response[Any]:
@@ -96,7 +98,7 @@ def create_target_routes(
     async def acts(request: Asked, limit: Limit = None, cursor: Cursor = None) -> Response[Any]:
         return _json(await store.read(aims.acts(given_in(request))))
 
-    return [targets, pause, resume, sources, acts]
+    return [targets, pause, resume, *create_settle_routes(store, known, now), sources, acts]
 
 
 def _who(request: Asked) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from oncebox.model import Reply, moment, receipt
+from oncebox.model import Reply, Result, moment, receipt
 from oncebox.store.books import MINUTE
-from oncebox.store.figures import Figures
+from oncebox.store.figures import Figures, Totals
 from oncebox.store.listing import Page
+from oncebox.store.operations import Known
 from oncebox.store.queries import AttemptRow, DeliveryRow, EventDetail, EventRow, RefusedRow, VariantRow
 
 Json = dict[str, object]
@@ -77,8 +78,8 @@ def page_json(page: Page, cursor: str | None, *, searched: bool) -> Json:
     return shown
 
 
-def stats_json(figures: Figures, *, wal_bytes: int, disk_free_bytes: int) -> Json:
-    """The totals, and what the file takes."""
+def stats_json(figures: Figures, operations: Mapping[str, int], *, wal_bytes: int, disk_free_bytes: int) -> Json:
+    """The totals, the calls that have not ended, and what the file takes."""
     return {
         "events": figures.events,
         "by_state": figures.by_state,
@@ -92,6 +93,7 @@ def stats_json(figures: Figures, *, wal_bytes: int, disk_free_bytes: int) -> Jso
             for name, one in figures.sources.items()
         },
         "oldest_due_at": _moment(figures.oldest_due_at),
+        "operations": dict(operations),
         "minutes": [[moment(minute * MINUTE), *counts] for minute, *counts in figures.minutes],
         "file": {
             "db": figures.db_bytes,
@@ -99,6 +101,19 @@ def stats_json(figures: Figures, *, wal_bytes: int, disk_free_bytes: int) -> Jso
             "free": figures.free_bytes,
             "disk_free": disk_free_bytes,
         },
+    }
+
+
+def totals_json(totals: Totals) -> Json:
+    """The totals alone."""
+    return {
+        "events": totals.events,
+        "by_state": totals.by_state,
+        "sources": {
+            name: {"received": one.received, "replays": one.replays, "refused": one.refused}
+            for name, one in totals.sources.items()
+        },
+        "oldest_due_at": _moment(totals.oldest_due_at),
     }
 
 
@@ -120,6 +135,32 @@ def refused_json(one: RefusedRow) -> Json:
     if one.body is not None:
         shown |= _text_or_base64(one.body)
     return shown
+
+
+def call_json(one: Known) -> Json:
+    """A call of an operation as it stands in lists."""
+    return {
+        "n": one.n,
+        "caller": one.caller,
+        "key": one.key,
+        "operation": one.operation,
+        "state": one.state,
+        "attempts": one.attempts,
+        "started_at": moment(one.started_at),
+        "finished_at": _moment(one.finished_at),
+        "status": one.status,
+        "error": one.error,
+    }
+
+
+def reply_json(reply: Result, *, bodies: bool) -> Json:
+    """What a repeat is answered; its body only if `bodies`."""
+    shown: Json = {
+        "status": reply.status,
+        "headers": [list(pair) for pair in reply.headers],
+        "size": len(reply.body),
+    }
+    return shown | _text_or_base64(reply.body) if bodies else shown
 
 
 def _text_or_base64(body: bytes) -> Json:

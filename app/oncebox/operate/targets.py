@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from oncebox.condition import Condition
 from oncebox.config import Config
 from oncebox.model import moment
 from oncebox.operate import filters
@@ -21,6 +22,7 @@ from oncebox.store.targets import TargetFigures, pauses, target_figures
 
 LARGEST = (1 << 63) - 1
 MOST_WORDS = 200
+WELL = Condition()
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -47,10 +49,10 @@ def read_why(body: bytes) -> str:
     return why
 
 
-def targets(known: Sequence[Known], states: Mapping[str, str]) -> Query:
+def targets(known: Sequence[Known], conditions: Mapping[str, Condition]) -> Query:
     """Every target of the configuration, and those that only old deliveries name.
 
-    `states` says how those fare that are not simply ready.
+    `conditions` says how those fare that are not simply ready.
     """
 
     def query(db: Any) -> Json:
@@ -58,7 +60,7 @@ def targets(known: Sequence[Known], states: Mapping[str, str]) -> Query:
         names = {one.name: one.kind for one in known}
         found = {one.name: one for one in target_figures(db, names)}
         every = sorted({*names, *found, *paused})
-        return {"targets": [_target(name, names, found.get(name), paused, states) for name in every]}
+        return {"targets": [_target(name, names, found.get(name), paused, conditions) for name in every]}
 
     return query
 
@@ -68,29 +70,46 @@ def _target(
     kinds: Mapping[str, str],
     counted: TargetFigures | None,
     paused: Mapping[str, tuple[str, int]],
-    states: Mapping[str, str],
+    conditions: Mapping[str, Condition],
 ) -> Json:
     counts = counted or TargetFigures(name)
     why, since = paused.get(name, (None, None))
-    state = "paused" if why is not None else states.get(name, "ready") if name in kinds else "blocked"
+    condition = conditions.get(name, WELL)
+    state = "paused" if why is not None else condition.state if name in kinds else "blocked"
     return {
         "name": name,
         "kind": kinds.get(name),
         "state": state,
         "paused": why,
-        "paused_at": None if since is None else moment(since),
+        "paused_at": _moment(since),
+        **_condition(condition),
         "pending": counts.pending,
         "parked": counts.parked,
         "running": counts.running,
         "dead": counts.dead,
         "counted_all": counts.counted_all,
-        "oldest_due_at": None if counts.oldest_due is None else moment(counts.oldest_due),
+        "oldest_due_at": _moment(counts.oldest_due),
     }
+
+
+def _condition(one: Condition) -> Json:
+    """What this process knows; a paused target may be down, too."""
+    down = {"since": _moment(one.down_since), "next_probe_at": _moment(one.next_probe_at)}
+    failure = {"at": _moment(one.failed_at), "outcome": one.outcome, "error": one.error}
+    return {
+        "stuck": one.stuck,
+        "down": None if one.down_since is None else down,
+        "last_failure": None if one.failed_at is None else failure,
+    }
+
+
+def _moment(at: int | None) -> str | None:
+    return None if at is None else moment(at)
 
 
 async def pause(store: SQLiteStore, known: Sequence[Known], name: str, why: str, *, who: str, now: int) -> Json:
     """Start nothing more for a target. Raises Rejected 404 for one that nobody is."""
-    _check(name, known, ())
+    check_known(name, known, ())
     reason = why or f"paused by {who}"
 
     def work(db: Any, _books: Any) -> None:
@@ -103,7 +122,7 @@ async def pause(store: SQLiteStore, known: Sequence[Known], name: str, why: str,
 
 async def resume(store: SQLiteStore, known: Sequence[Known], name: str, *, who: str, now: int) -> Json:
     """Undo a pause. Raises Rejected 404 for a target that nobody is and that is not paused."""
-    _check(name, known, await store.paused())
+    check_known(name, known, await store.paused())
 
     def work(db: Any, _books: Any) -> bool:
         resumed = store.pauses.remove(db, name)
@@ -116,7 +135,8 @@ async def resume(store: SQLiteStore, known: Sequence[Known], name: str, *, who: 
     return {"name": name, "paused": None, "resumed": resumed}
 
 
-def _check(name: str, known: Sequence[Known], also: Sequence[str] | Mapping[str, str]) -> None:
+def check_known(name: str, known: Sequence[Known], also: Sequence[str] | Mapping[str, str]) -> None:
+    """Raises Rejected 404 for a target that nobody is and that is not one of `also`."""
     names = [one.name for one in known]
     if name not in names and name not in also:
         close = get_close_matches(name, names, 1)

@@ -9,16 +9,23 @@
 7. Per (target, order key) deliveries start in the order in which their events committed. There is no global order:
    seq is unique and roughly grows, with gaps; times may step back.
 8. `Transaction.execute(sql, params)` takes `?` and gives rows that are already read.
+9. A call of an operation is known by (caller, key). One that is performed in the store commits its effects, its events
+   and its reply together; one that acts outside is on disk before it starts. A repeat gets the first one's reply.
+
+What an engine raises is told as StoreError, Overloaded or StorageFull, which keep it as their cause.
 
 It promises neither shared transactions, nor strictly growing times, nor a speed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from oncebox.model import Arrival, Claimed, Refused, Settled, StagedWrites, Stored
+import msgspec
+
+from oncebox.model import Arrival, Call, Claimed, Performed, Refused, Result, Settled, StagedWrites, Stored
 
 T = TypeVar("T")
 
@@ -69,14 +76,75 @@ class Slice(Protocol):
     more: bool
 
 
+# Performs a call inside a transaction, on the writer's thread, as that attempt: its result, and whether it is kept; if
+# not, nothing of what it wrote is. Never raises for a fault of the operation's.
+Perform = Callable[[Transaction, int], tuple[Result, bool]]
+
+
+# How an attempt of a call ends: with a result · free, its attempts remembered for the same request · a person decides ·
+# free, nothing remembered.
+DONE, FAILED, UNKNOWN, FREED = "done", "failed", "unknown", ""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How an attempt of a call ended: DONE with a result, or another way and why."""
+
+    state: str
+    result: Result | None = None
+    why: str = ""
+
+
+class Operations(Protocol):
+    """The calls of operations, by (caller, key)."""
+
+    def perform(self, call: Call, perform: Perform, size: int = 0) -> Awaitable[Performed]:
+        """Perform a call in the writer unless it has been made before; `size` is what the request holds in memory.
+
+        It is queued at once, whether or not the answer is waited for. Raises Overloaded, StorageFull; so does the
+        waiting, and StoreError.
+        """
+        ...
+
+    async def begin(self, call: Call) -> Performed:
+        """Look a call up and write that it runs if it is new. Raises Overloaded, StorageFull."""
+        ...
+
+    async def end(
+        self, call: Call, attempt: int, ended: Ended, now: int, staged: StagedWrites | None = None, otherwise: str = ""
+    ) -> Ended | None:
+        """Write how an attempt ended, with its staged writes in one savepoint; if those fail it ends as `otherwise`
+        (unknown), with the reason. What was written; None when the attempt is not the current one."""
+        ...
+
+    async def recover(self, retry_safe: Collection[str], now: int) -> tuple[int, int]:
+        """To be called before anything is performed: what a dead process left running may run again if its operation
+        is one of these, else it is unknown; how many of each."""
+        ...
+
+    async def resolve(self, caller: str, key: str, result: Result | None, who: str, now: int) -> bool:
+        """Somebody decides of an unknown call: it was done and this is its result, or its key is free. False: it is
+        not unknown."""
+        ...
+
+    async def expire(self, before: int) -> int:
+        """One step of care: remove some of the calls that ended before then; how many. 0: none is left."""
+        ...
+
+
 class Store(Protocol):
     """One store, opened by this process alone."""
 
     instance: str
     boot: str
 
-    async def accept(self, arrivals: Sequence[Arrival]) -> list[Stored]:
-        """Store the arrivals or find the ones they repeat. Raises Overloaded, StorageFull, IdConflict."""
+    @property
+    def operations(self) -> Operations:
+        """What it does for operations."""
+        ...
+
+    def accept(self, arrivals: Sequence[Arrival]) -> asyncio.Future[list[Stored]]:
+        """Store the arrivals or find the ones they repeat. Raises Overloaded, StorageFull; the future raises them
+        too, and IdConflict."""
         ...
 
     async def claim(self, target: str, limit: int, now: int, since: int = 0) -> list[Claimed]:
@@ -143,8 +211,9 @@ class Store(Protocol):
         """Keep refused requests in their bounded ring and add (source, slug) counts to the books."""
         ...
 
-    async def write(self, work: Callable[[Transaction], T], now: int = 0) -> T:
-        """Run a function in one transaction of its own on the writer: set-up of handlers, writes of a host."""
+    async def write(self, work: Callable[[Transaction], T], now: int, *, within: float = 25.0) -> T:
+        """Run a function in one transaction of its own on the writer: set-up of handlers, writes of a host. After
+        `within` seconds its running SQL is interrupted, and nothing of it is kept."""
         ...
 
     async def read(self, query: Callable[[Any], T]) -> T:

@@ -13,14 +13,17 @@ import msgspec
 from oncebox.model import Arrival
 from oncebox.store.accepts import Outcome
 from oncebox.store.books import Books
-from oncebox.store.migrations import PAGE_SIZE
+from oncebox.store.minutes import forget_old
 from oncebox.store.reruns import revive
 from oncebox.store.routing import Routing
 from oncebox.store.statement import BEGIN, COMMIT, own
+from oncebox.store.wal import MOST, Wal
 
-CHECKPOINT_FRAMES = (4 << 20) // PAGE_SIZE
 VARIANTS = 3
 WAITING_VARIANTS = 200
+WAITING_BYTES = 16 << 20
+WAITING_TALLIES = 100_000
+MINUTES, SOON = 3600.0, 3.0
 
 COUNT = own(
     "insert into replays (seq, replays, last_at, conflicts) values (?, ?, ?, ?) on conflict (seq) do update set "
@@ -33,9 +36,6 @@ KEEP_VARIANT = own(
     "where (select count(*) from variants where seq = ?) < ? on conflict do nothing"
 )
 TRIAL = own("update meta set value = value where name = 'clean'")
-PASSIVE = own("pragma wal_checkpoint(passive)")
-TRUNCATE = own("pragma wal_checkpoint(truncate)")
-
 
 Least = Callable[[int], int]
 
@@ -58,8 +58,12 @@ class Tally(msgspec.Struct):
 class Care:
     """What may be written a little later. Lost in a crash: at most the last second's counts, never an event."""
 
-    def __init__(self, path: Path, books: Books, routing: Routing, *, checkpoint: float, least: Least) -> None:
-        self._wal = Path(f"{path}-wal")
+    def __init__(
+        self, path: Path, books: Books, routing: Routing, *, checkpoint: float, least: Least, wal_max: int = MOST
+    ) -> None:
+        self.wal = Wal(path, books, wal_max)
+        self._path = path
+        self._identity = _identity(path)
         self._books = books
         self._routing = routing
         self._folder = path.parent
@@ -67,28 +71,38 @@ class Care:
         self._every = checkpoint
         self._tallies: dict[int, Tally] = {}
         self._variants: list[tuple[int, Arrival]] = []
+        self._variant_bytes = 0
         self._truncate_at = time.monotonic() + checkpoint
-        self._commits = 0
-        self._frames = 8.0
+        self._minutes_at = time.monotonic() + SOON
 
     def noticed(self, outcome: Outcome) -> None:
-        """Remember replays and differing bodies for the next step."""
+        """Remember replays and differing bodies for the next step; beyond what is kept while the file cannot be
+        written, they are only answered."""
         for seq, at, conflict in outcome.replays:
-            tally = self._tallies.setdefault(seq, Tally())
+            tally = self._tallies.get(seq)
+            if tally is None:
+                if len(self._tallies) >= WAITING_TALLIES:
+                    continue
+                tally = self._tallies[seq] = Tally()
             tally.replays += 1
             tally.last_at = max(tally.last_at, at)
             tally.conflicts += conflict
-        room = WAITING_VARIANTS - len(self._variants)
-        self._variants += outcome.variants[: max(0, room)]
+        for seq, arrival in outcome.variants:
+            size = self._variant_bytes + len(arrival.body)
+            if len(self._variants) < WAITING_VARIANTS and size <= WAITING_BYTES:
+                self._variants.append((seq, arrival))
+                self._variant_bytes = size
 
     def step(self) -> Callable[[sqlite3.Connection], set[str]] | None:
-        """The most urgent piece of care, or None."""
-        if self._tallies or self._variants:
-            return self.flush
+        """The most urgent piece of care, or None. Repeats may come without end: they do not put off what is due."""
         if time.monotonic() >= self._truncate_at:
             self._truncate_at = time.monotonic() + self._every
-            return self.truncate if self.wal_bytes() else None
-        return None
+            if self.wal.bytes():
+                return self.truncate
+        if time.monotonic() >= self._minutes_at:
+            self._minutes_at = time.monotonic() + MINUTES
+            return self.forget_minutes
+        return self.flush if self._tallies or self._variants else None
 
     def flush(self, db: sqlite3.Connection) -> set[str]:
         """Write the counts and variants that wait, and revive what is dead and was sent again; the targets to wake.
@@ -96,6 +110,7 @@ class Care:
         woken: set[str] = set()
         tallies, self._tallies = self._tallies, {}
         variants, self._variants = self._variants, []
+        variant_bytes, self._variant_bytes = self._variant_bytes, 0
         try:
             db.execute(BEGIN)
             for seq, tally in tallies.items():
@@ -112,11 +127,24 @@ class Care:
         except sqlite3.Error:
             self._tallies = tallies | self._tallies
             self._variants = variants + self._variants
+            self._variant_bytes += variant_bytes
             raise
         return woken
 
+    def forget_minutes(self, db: sqlite3.Connection) -> set[str]:
+        """Delete counts by the minute that no chart shows any more; the rest of them soon."""
+        if forget_old(db):
+            self._minutes_at = time.monotonic() + SOON
+        return set()
+
     def shortage(self) -> str:
-        """Why nothing more may be accepted: the disk holds less than what must stay free. Empty when it is well."""
+        """Why nothing more may be accepted: the file is not in its place any more, or the disk holds less than what
+        must stay free. Empty when it is well."""
+        if _identity(self._path) != self._identity:
+            return (
+                f"{self._path}: was deleted, moved or replaced while it is open, and what is accepted now would go "
+                "with it; stop the server, put the right file there, start again"
+            )
         disk = os.statvfs(self._folder)
         free, least = disk.f_bavail * disk.f_frsize, self._least(disk.f_blocks * disk.f_frsize)
         if free >= least:
@@ -127,29 +155,26 @@ class Care:
 
     def wal_bytes(self) -> int:
         """The size of the write-ahead log."""
-        try:
-            return self._wal.stat().st_size
-        except OSError:
-            return 0
+        return self.wal.bytes()
 
     def wants_checkpoint(self) -> bool:
-        """Have enough commits been made since the log was last copied back? How many are enough is learned."""
-        return (self._books.commits - self._commits) * self._frames >= CHECKPOINT_FRAMES
+        """Have enough commits been made since the log was last copied back?"""
+        return self.wal.wants_checkpoint()
 
     def checkpoint(self, db: sqlite3.Connection) -> None:
-        """Copy the log back without waiting for anybody; the next commit starts it anew.
-
-        SQLite does not say how long the log is, and its file does not shrink: the frames of each commit are
-        estimated from those found at the last checkpoint.
-        """
-        _busy, frames, _copied = db.execute(PASSIVE).fetchone()
-        commits = self._books.commits - self._commits
-        if frames > 0 and commits:
-            self._frames = max(1.0, (self._frames + frames / commits) / 2)
-        self._commits = self._books.commits
+        """Copy the log back without waiting for anybody."""
+        self.wal.checkpoint(db)
 
     def truncate(self, db: sqlite3.Connection) -> set[str]:
         """Copy the log back and cut it; readers are waited for a moment, then left alone."""
-        db.execute(TRUNCATE).fetchall()
-        self._commits = self._books.commits
+        self.wal.truncate(db)
         return set()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Which file has this name now; zeros when none has."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return found.st_dev, found.st_ino

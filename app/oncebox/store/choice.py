@@ -102,7 +102,7 @@ def unknown(db: sqlite3.Connection, seqs: Sequence[int]) -> list[int]:
 
 def piece(db: sqlite3.Connection, choice: Choice, after: int, upto: int, limit: int, router: Router) -> Piece:
     """What fits among the next events: those of at most `limit`, as far as it gets in a tenth of a second."""
-    seqs, position = _find(db, choice, after, upto, limit)
+    seqs, position = find(db, choice, after, upto, limit)
     kept = {seq for (seq,) in db.execute(KEPT, (_array(seqs),))}
     deliveries: dict[int, list[Delivery]] = defaultdict(list)
     for row in db.execute(DELIVERIES, (_array(seqs),)):
@@ -136,7 +136,7 @@ def _first_at(db: sqlite3.Connection, at: int, top: int) -> int:
     return low
 
 
-def _find(db: sqlite3.Connection, choice: Choice, after: int, upto: int, limit: int) -> tuple[list[int], int]:
+def find(db: sqlite3.Connection, choice: Choice, after: int, upto: int, limit: int) -> tuple[list[int], int]:
     """The next events that fit, and up to where that is all of them."""
     if choice.seqs:
         seqs = sorted(seq for seq in set(choice.seqs) if after < seq <= upto)[:limit]
@@ -215,7 +215,7 @@ def _of_event(
     if choice.state in ENDED:
         mine = [one for one in mine if one.state == choice.state]
     arrival = stored_arrival(db, seq) if where or _may_miss(choice, deliveries) else None
-    if where and (arrival is None or not _holds(arrival, where)):
+    if where and (arrival is None or not holds(arrival, where)):
         return [], 0
     picked = [Picked(one.seq, one.target, one.run, one.order_key) for one in mine if one.state in ENDED]
     left = len(mine) - len(picked)
@@ -238,7 +238,8 @@ def _missing(choice: Choice, seq: int, there: set[str], planned: Sequence[Planne
     return [Picked(seq, target, 0, keys.get(target)) for target in wanted if target not in there]
 
 
-def _holds(arrival: Arrival, where: Sequence[tuple[Path, object]]) -> bool:
+def holds(arrival: Arrival, where: Sequence[tuple[Path, object]]) -> bool:
+    """Has the body these values at these places?"""
     document = Document(arrival.decoded, arrival.content_type)
     return all(equal(document.at(path), value) for path, value in where)
 

@@ -57,15 +57,36 @@ class Figures(msgspec.Struct, frozen=True):
     free_bytes: int
 
 
-def figures(db: sqlite3.Connection, now: int, minutes: int = 60, sources: Iterable[str] = ()) -> Figures:
-    """The totals now (unix microseconds) and the last so many minutes; `sources` are named even without events."""
+class Totals(msgspec.Struct, frozen=True):
+    """The totals alone: what can be read many times a second."""
+
+    events: int
+    by_state: dict[str, int]
+    sources: dict[str, SourceFigures]
+    oldest_due_at: int | None
+
+
+def totals(db: sqlite3.Connection) -> Totals:
+    """The totals now; when a source last sent something is not among them."""
+    by_state, sources = _totals(db, {})
+    return Totals(
+        sum(one.received for one in sources.values()), by_state, dict(sorted(sources.items())), oldest_due(db)
+    )
+
+
+def _totals(db: sqlite3.Connection, found: dict[str, SourceFigures]) -> tuple[dict[str, int], dict[str, SourceFigures]]:
     by_state = dict.fromkeys(DELIVERY_STATES, 0)
-    found = {name: SourceFigures() for name in sources}
     for source, what, n in db.execute(TOTALS):
         if what in by_state:
             by_state[what] += n
         else:
             _add(found.setdefault(source, SourceFigures()), what, n)
+    return by_state, found
+
+
+def figures(db: sqlite3.Connection, now: int, minutes: int = 60, sources: Iterable[str] = ()) -> Figures:
+    """The totals now (unix microseconds) and the last so many minutes; `sources` are named even without events."""
+    by_state, found = _totals(db, {name: SourceFigures() for name in sources})
     _add_last(db, found, now)
     page_size = db.execute("pragma page_size").fetchone()[0]
     return Figures(

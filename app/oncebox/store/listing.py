@@ -30,6 +30,7 @@ STATES = ("pending", "parked", "running", "done", "dead", "unrouted")
 GLOB = frozenset("*?[")
 
 NEWEST = own("select max(seq) from events")
+NEWEST_ABOVE = own("select seq from events where seq > ? order by seq desc limit ?")
 OLDEST = own("select min(seq) from events")
 AT = own("select seq, received_at from events where seq >= ? order by seq limit 1")
 LATEST_BELOW = own("select max(at) from (select received_at as at from events where seq < ? order by seq desc limit ?)")
@@ -70,6 +71,11 @@ class Page(msgspec.Struct, frozen=True):
     events: list[EventRow]
     next: int | None
     searched_to: int
+
+
+def newest(db: sqlite3.Connection, after: int, limit: int) -> list[int]:
+    """The newest numbers above `after`, newest first."""
+    return _seqs(db, NEWEST_ABOVE, after, limit)
 
 
 def list_events(db: sqlite3.Connection, wanted: Selection, patience: float | None = None) -> Page:

@@ -48,6 +48,8 @@ def read_lock(database: Path) -> LockInfo | None:
         except OSError:
             return msgspec.structs.replace(info, held=True)
         return msgspec.structs.replace(info, held=False)
+    except IsADirectoryError:
+        return None
     finally:
         os.close(fd)
 
@@ -74,7 +76,8 @@ class Lock:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise Unwritable(
-                f"{path}: {error.strerror}; the folder of the database must be writable by this user (store.path)"
+                f"{path}: cannot be opened ({error.strerror}); it must be a file that this user may write, in a folder "
+                "that this user may write (store.path)"
             ) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sqlite3
@@ -10,11 +11,16 @@ from importlib.resources import files
 from pathlib import Path
 
 from oncebox.errors import SchemaTooNew, StoreError, Unwritable
+from oncebox.store.faults import explained
 from oncebox.store.statement import own
 
 VERSION = 1
 PAGE_SIZE = 8192
 CACHED_STATEMENTS = 1024
+# Another program that is writing is waited for: seconds at the start, milliseconds while others wait for the writer.
+PATIENCE = 5.0
+BUSY = 50
+FACTS = frozenset(("next_seq", "instance", "generation", "min_version", "clean"))
 
 
 def schema() -> str:
@@ -25,17 +31,18 @@ def schema() -> str:
 def connect(path: Path, durability: str = "full") -> sqlite3.Connection:
     """The one connection that writes; `durability` is full or normal. Raises StoreError, SchemaTooNew, Unwritable."""
     _refuse_unwritable(path)
+    _create_private(path)
     try:
         db = sqlite3.connect(
-            path, isolation_level=None, cached_statements=CACHED_STATEMENTS, check_same_thread=False, timeout=0.05
+            path, isolation_level=None, cached_statements=CACHED_STATEMENTS, check_same_thread=False, timeout=PATIENCE
         )
     except sqlite3.Error as error:
-        raise StoreError(f"{path}: cannot be opened ({error}); is store.path right?") from error
+        raise explained(path, error, "opened") from error
     try:
         _prepare(db, path, durability)
     except sqlite3.Error as error:
         db.close()
-        raise _translate(path, error) from error
+        raise explained(path, error) from error
     except StoreError:
         db.close()
         raise
@@ -59,6 +66,8 @@ def _prepare(db: sqlite3.Connection, path: Path, durability: str) -> None:
     db.execute(f"pragma page_size = {PAGE_SIZE}")
     db.execute("pragma auto_vacuum = incremental")
     version = db.execute("pragma user_version").fetchone()[0]
+    if version > 0:
+        refuse_foreign(db, path)
     if version > VERSION:
         _refuse_newer(db, path, version)
     if db.execute("pragma journal_mode = wal").fetchone()[0] != "wal":
@@ -71,6 +80,19 @@ def _prepare(db: sqlite3.Connection, path: Path, durability: str) -> None:
     db.execute("pragma secure_delete = off")
     if version == 0:
         _create(db, path)
+    db.execute(f"pragma busy_timeout = {BUSY}")
+
+
+def refuse_foreign(db: sqlite3.Connection, path: Path) -> None:
+    """Other programs number their schemas, too. Raises StoreError for a file that has none of the inbox's facts."""
+    facts = db.execute("select count(*) from pragma_table_info('meta') where name in ('name', 'value')").fetchone()[0]
+    if facts == 2:
+        known = {name for (name,) in db.execute("select name from meta")}
+        if known >= FACTS:
+            return
+    raise StoreError(
+        f"{path}: is a database of something else, or has lost its table meta; change store.path, or restore a backup"
+    )
 
 
 def _refuse_newer(db: sqlite3.Connection, path: Path, version: int) -> None:
@@ -114,6 +136,13 @@ def _statements(text: str) -> list[str]:
     return found
 
 
+def _create_private(path: Path) -> None:
+    """What senders send is for the owner's eyes only: a new file is made empty, before SQLite has it open, and its
+    -wal and -shm get its mode. A file that is there keeps the mode that a person has chosen."""
+    with contextlib.suppress(FileExistsError):
+        path.touch(0o600, exist_ok=False)
+
+
 def _refuse_unwritable(path: Path) -> None:
     """Root may write anywhere, so a file or folder without any write permission is taken at its word."""
     for place in (path, path.parent):
@@ -125,12 +154,3 @@ def _refuse_unwritable(path: Path) -> None:
                 f"{place}: is read-only; Oncebox writes the database and two files beside it, so the folder and the "
                 "file must be writable (store.path)"
             )
-
-
-def _translate(path: Path, error: sqlite3.Error) -> StoreError:
-    name = getattr(error, "sqlite_errorname", "")
-    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-        return Unwritable(f"{path}: cannot be written ({error}); check the permissions of the file and its folder")
-    if name == "SQLITE_NOTADB":
-        return StoreError(f"{path}: is not an SQLite database; change store.path or restore a backup")
-    return StoreError(f"{path}: cannot be used ({error}); restore a backup if it is damaged")

@@ -1,4 +1,4 @@
-"""Offline: reading a file that no server has open, from a process of its own."""
+"""Offline: reading the file from a process of its own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from oncebox.errors import Locked, SchemaTooNew, StoreError
+from oncebox.store.faults import explained
 from oncebox.store.lock import read_lock
-from oncebox.store.migrations import VERSION, connect_reader
+from oncebox.store.migrations import VERSION, connect_reader, refuse_foreign
 
 T = TypeVar("T")
 
@@ -25,6 +26,18 @@ def open_offline(path: Path) -> Iterator[Callable[[Callable[[sqlite3.Connection]
     lock = read_lock(path)
     if lock is not None and lock.held:
         raise Locked(f"{path}: a server has this file open; ask it instead")
+    with open_beside(path) as read:
+        yield read
+
+
+@contextmanager
+def open_beside(path: Path) -> Iterator[Callable[[Callable[[sqlite3.Connection], T]], T]]:
+    """The same, whether a server has the file or not: for a process of its own that reads a little at a time.
+
+    Raises StoreError for a file that is missing or foreign.
+    """
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path}: is not a file; name another (store.path)")
     if not path.is_file():
         raise StoreError(f"{path}: there is no such file yet; `oncebox serve` makes it, or name another (store.path)")
     db = _connect(path)
@@ -42,11 +55,7 @@ def _in_transaction(db: sqlite3.Connection, query: Callable[[sqlite3.Connection]
         finally:
             db.execute("rollback")
     except sqlite3.Error as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: sqlite3.Error) -> StoreError:
-    return StoreError(f"{path}: cannot be read ({error}); is it a file of Oncebox (store.path), and whole?")
+        raise explained(path, error, "read") from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -59,7 +68,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise
         return db
     except sqlite3.Error as error:
-        raise _unreadable(path, error) from error
+        raise explained(path, error, "read") from error
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -73,6 +82,7 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
     version = db.execute("pragma user_version").fetchone()[0]
     if version == 0:
         raise StoreError(f"{path}: is a database of something else; change store.path")
+    refuse_foreign(db, path)
     (needed,) = db.execute("select value from meta where name = 'min_version'").fetchone()
     if version > VERSION and needed > VERSION:
         raise SchemaTooNew(f"{path}: was written by a newer Oncebox (schema {version}); use that version to read it")

@@ -13,7 +13,8 @@ def nothing(_disk_bytes: int) -> int:
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How a file is held. `least` says how much of a disk of so many bytes must stay free; times are seconds."""
+    """How a file is held. `least` says how much of a disk of so many bytes must stay free, `wal_max` from how many
+    bytes on the write-ahead log is reported; times are seconds."""
 
     name: str | None = None
     queue: int = 1000
@@ -21,6 +22,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     sync_timeout: float = 1.0
     durability: str = "full"
     least: Callable[[int], int] = nothing
+    wal_max: int = 64 << 20
 
 
 DEFAULTS = Options()

@@ -81,7 +81,8 @@ class Reader:
                 raise Overloaded(TOO_LONG, 1) from error
             raise
         finally:
-            self._raw.execute("rollback")
+            if self._raw.in_transaction:  # an error of the disk has ended it
+                self._raw.execute("rollback")
 
     def _overdue(self) -> int:
         return int(time.monotonic() > self._deadline)

@@ -23,8 +23,11 @@ RECOVER = own(
 )
 RECORD = own(
     "insert or replace into attempts (seq, target, run, number, started_at, outcome, detail) "
-    "values (?, ?, ?, ?, ?, 'crashed', 'the process ended while this attempt was running')"
+    "values (?, ?, ?, ?, ?, 'crashed', ?)"
 )
+RAN = "the process ended while this attempt was running"
+# What is quick is claimed ahead: an attempt that was made and not counted would be worse than the other way round.
+CLAIMED = "the process ended after this attempt was claimed; it ran, or was about to"
 # `suspect > 0` for the sake of the index, which has those only.
 ACQUIT = own(
     "update deliveries set suspect = 1, acquitted = acquitted + 1 "
@@ -57,7 +60,8 @@ def recover(
         db.execute(ACQUIT, (ACQUITTALS,))
     for row in left:
         seq, target, source, run, attempts, suspect, alone, started_at = row
-        db.execute(RECORD, (seq, target, run, attempts, started_at or now))
+        why = RAN if target in python_targets else CLAIMED
+        db.execute(RECORD, (seq, target, run, attempts, started_at or now, why))
         deaths = verdict(suspect, alone=bool(alone)) if target in python_targets else 0
         if deaths >= DEATHS:
             why = POISON.format(deaths=deaths, alone=deaths - 1)

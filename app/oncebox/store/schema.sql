@@ -130,6 +130,8 @@ create table totals (
   primary key (minute, source, what)
 ) strict, without rowid;
 
+-- One row for each call by (caller, key), caller '' where nobody is named. `state` is running, done, failed (free, its
+-- attempts remembered), interrupted (running when the process ended, may run again) or unknown, which has no finished_at.
 create table operations (
   caller text not null,
   key text not null,
@@ -146,6 +148,9 @@ create table operations (
   error text,
   primary key (caller, key)
 ) strict;
+
+create index operations_ended on operations (finished_at) where finished_at is not null;
+create index operations_open on operations (state) where state in ('running', 'unknown');
 
 -- `position` is the seq up to which deliveries have been queued, `upto` the last one that is meant; `fed` when all are.
 create table reruns (

@@ -11,6 +11,7 @@ import msgspec
 from oncebox.model import Claimed, Settled
 from oncebox.store import Runner
 from oncebox.store.books import Books, Entries
+from oncebox.store.busy import Busy
 from oncebox.store.claims import Claims, give_back
 from oncebox.store.guard import Guard
 from oncebox.store.reruns import run_suffix
@@ -44,17 +45,18 @@ class Slices:
         routing: Routing,
         guard: Guard,
         paused: Callable[[str], bool],
+        busy: Busy,
         *,
         sync_timeout: float = 1.0,
     ) -> None:
-        self.busy_since: float | None = None
-        self.running: Claimed | None = None
         self._db = db
         self._claims = claims
         self._books = books
         self._routing = routing
         self._guard = guard
         self._paused = paused
+        self._busy = busy
+        self._woken: set[str] = set()
         self.sync_timeout = sync_timeout
         self._held: list[Claimed] = []
 
@@ -79,6 +81,11 @@ class Slices:
         done = Done([], set(), more=False)
         self._run_apart([suspect], runner, now, done)
         return done
+
+    def told(self) -> set[str]:
+        """The targets that got new deliveries by what was committed since this was asked last."""
+        woken, self._woken = self._woken, set()
+        return woken
 
     def give_back(self, now: int) -> None:
         """Release what is held and has not started: the process stops."""
@@ -137,6 +144,7 @@ class Slices:
         self._held = held
         done.settled += ended
         done.targets |= woken
+        self._woken |= woken
         return []
 
     def _after_a_break(
@@ -159,6 +167,7 @@ class Slices:
                 self._commit()
                 done.settled.append(settled)
                 done.targets |= emitted
+                self._woken |= emitted
                 continue
             self._books.forget()
             if settled.outcome != "timeout":
@@ -180,13 +189,13 @@ class Slices:
         suffix = run_suffix(event.run) if event.again else ""
         view = HandlerTransaction(db, self._guard, books, self._routing, parent=event.seq, now=now, suffix=suffix)
         hold_to(self._guard, self.sync_timeout)
-        self.running, self.busy_since = claimed, time.monotonic()
+        self._busy.begin("handler", target=claimed.target, seq=event.seq)
         try:
             settled = runner.run(claimed, view)
         except Exception as error:  # noqa: BLE001  # the runner's own fault must not hold its neighbours up
             settled = runner.failed(claimed, "error", f"the outcome cannot be told: {type(error).__name__}", now, 0)
         finally:
-            self.running, self.busy_since = None, None
+            self._busy.end()
             view.end()
         if not db.in_transaction:
             return settled, set()

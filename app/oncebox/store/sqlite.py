@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -13,26 +12,32 @@ from typing import TypeVar
 
 import aiosqlite
 import anyio
+import msgspec
 
 from oncebox.model import Arrival, Claimed, Refused, Settled, StagedWrites, Stored
 from oncebox.route import Router
-from oncebox.store import Runner, Transaction, refusals
+from oncebox.store import Runner, Transaction, ends, refusals
 from oncebox.store.books import Books
+from oncebox.store.busy import Busy
+from oncebox.store.calling import Calling
 from oncebox.store.care import Care
 from oncebox.store.claims import Claims, give_back, hasten
-from oncebox.store.faults import is_busy
+from oncebox.store.edge import translated
+from oncebox.store.ending import end_patiently
+from oncebox.store.function import run_function
 from oncebox.store.guard import Guard
 from oncebox.store.lock import Lock
 from oncebox.store.migrations import connect
 from oncebox.store.options import DEFAULTS, Options
 from oncebox.store.pauses import Pauses
+from oncebox.store.performing import Performing
 from oncebox.store.readers import Readers
 from oncebox.store.recovery import recover
 from oncebox.store.reruns import suffix
 from oncebox.store.routing import Routing, nowhere
 from oncebox.store.settles import current, settle
 from oncebox.store.slices import Done, Slices
-from oncebox.store.staged import apply
+from oncebox.store.staged import Staged
 from oncebox.store.statement import BEGIN, COMMIT, own
 from oncebox.store.thread import on_thread
 from oncebox.store.transaction import HandlerTransaction, hold_to
@@ -42,7 +47,8 @@ __all__ = ["Options", "SQLiteStore", "open_store"]
 
 T = TypeVar("T")
 
-log = logging.getLogger("oncebox.store")
+# Below the half minute after which a process whose writer is held is ended.
+WRITE = 25.0
 
 
 @asynccontextmanager
@@ -96,6 +102,7 @@ class SQLiteStore:
         self.boot = secrets.token_hex(8)
         self.instance = ""
         self.pauses = Pauses()
+        self.busy = Busy()
         self._readers = Readers(self.path)
 
     async def open(self, woken: Callable[[set[str]], None], options: Options) -> None:
@@ -109,8 +116,19 @@ class SQLiteStore:
             await self.close()
             raise
         self.writer = Writer(
-            self._db, self._raw, self.books, self.routing, queue=options.queue, care=self.care, woken=woken
+            self._db,
+            self._raw,
+            self.books,
+            self.routing,
+            queue=options.queue,
+            care=self.care,
+            performing=self.performing,
+            woken=woken,
         )
+        self._staged = Staged(
+            self.books, self.guard, self.busy, self.writer.tell, sync_timeout=self.slices.sync_timeout
+        )
+        self.operations = Calling(self.writer, self.books, self._staged, self._view, self.boot)
 
     def _begin(self, options: Options) -> None:
         facts = dict(self._raw.execute(own("select name, value from meta")).fetchall())
@@ -122,6 +140,7 @@ class SQLiteStore:
         self.pauses.load(self._raw)
         self.guard = Guard(self._raw)
         self.claims = Claims(self.boot, self.instance, self.routing)
+        timeout = options.sync_timeout
         self.slices = Slices(
             self._raw,
             self.claims,
@@ -129,14 +148,17 @@ class SQLiteStore:
             self.routing,
             self.guard,
             self.pauses.__contains__,
-            sync_timeout=options.sync_timeout,
+            self.busy,
+            sync_timeout=timeout,
         )
+        self.performing = Performing(self._raw, self.books, self.guard, self.routing, self.busy, sync_timeout=timeout)
         self._raw.execute(own("update meta set value = 0 where name = 'clean'"))
         self.lock.announce("", self.boot)
 
-    async def accept(self, arrivals: Sequence[Arrival]) -> list[Stored]:
-        """Store the arrivals or find the ones they repeat. Raises Overloaded, StorageFull, IdConflict."""
-        return await self.writer.accept(arrivals)
+    def accept(self, arrivals: Sequence[Arrival]) -> asyncio.Future[list[Stored]]:
+        """Store the arrivals or find the ones they repeat. Raises Overloaded, StorageFull; the future raises them
+        too, and IdConflict."""
+        return self.writer.accept(arrivals)
 
     async def claim(self, target: str, limit: int, now: int, since: int = 0) -> list[Claimed]:
         """Start up to `limit` due deliveries of a target, its sources in turn (only those due `since` then)."""
@@ -157,46 +179,46 @@ class SQLiteStore:
         self, settled: Settled, staged: StagedWrites | None = None, otherwise: Settled | None = None
     ) -> bool:
         """Write how an attempt ended, with its staged writes or, if they fail, `otherwise`; False: not current."""
-        if staged is None or not staged.statements:
+        if staged is None or not staged.statements or settled.state != "done":
             return await self.writer.submit(lambda db: settle(db, settled, self.books, self.routing.skipping))
-        return await self.writer.slice(lambda db: self._settle_staged(db, settled, staged, otherwise or settled))
+        return await self.writer.slice(lambda db: self._settle_staged(db, settled, staged, otherwise))
 
     async def settle_all(self, settled: Sequence[Settled]) -> list[bool]:
         """Write how several attempts ended, in one transaction; for each whether it was the current one."""
         skipping = self.routing.skipping
-        return await self.writer.submit(lambda db: [settle(db, one, self.books, skipping) for one in settled])
+        return await self.writer.submit(lambda db: ends.settle_all(db, settled, self.books, skipping))
 
     def _settle_staged(
-        self, db: sqlite3.Connection, settled: Settled, staged: StagedWrites, otherwise: Settled
+        self, db: sqlite3.Connection, settled: Settled, staged: StagedWrites, otherwise: Settled | None
     ) -> bool:
-        db.execute(BEGIN)
-        if not current(db, settled):
-            db.execute(own("rollback"))
-            return False
-        view = self._view(db, settled.seq, settled.now, suffix(db, settled))
-        hold_to(self.guard, self.slices.sync_timeout)
-        outcome = apply(db, view, staged, settled, otherwise, self.books)
-        if not db.in_transaction:
-            self.books.forget()
-            db.execute(BEGIN)
-        settle(db, outcome, self.books, self.routing.skipping)
-        self.books.save(db)
-        db.execute(COMMIT)
-        if outcome is settled and view.targets:
-            self.writer.tell(view.targets)
-        return True
+        def end(why: str) -> None:
+            outcome = msgspec.structs.replace(otherwise or settled, error=why) if why else settled
+            settle(db, outcome, self.books, self.routing.skipping)
+
+        return self._staged.commit(
+            db,
+            staged,
+            lambda: current(db, settled),
+            lambda: self._view(db, settled.seq, settled.now, suffix(db, settled)),
+            end,
+            target=settled.target,
+            seq=settled.seq,
+        )
 
     async def process(self, targets: Sequence[str], runner: Runner, now: Callable[[], int]) -> Done:
         """Run one slice (about 5 ms) of due deliveries of transactional targets. `more`: something is still due."""
-        done = await self.writer.slice(lambda _: self.slices.process(targets, runner, now))
-        self.writer.tell(done.targets)
-        return done
+        return await self._slice(lambda: self.slices.process(targets, runner, now))
 
     async def process_alone(self, suspect: Claimed, runner: Runner, now: Callable[[], int]) -> Done:
         """Run one claimed suspect of a transactional target in a transaction of its own."""
-        done = await self.writer.slice(lambda _: self.slices.run_alone(suspect, runner, now))
-        self.writer.tell(done.targets)
-        return done
+        return await self._slice(lambda: self.slices.run_alone(suspect, runner, now))
+
+    async def _slice(self, work: Callable[[], Done]) -> Done:
+        """What was emitted and committed is told although the file refused what came after it."""
+        try:
+            return await self.writer.slice(lambda _: work())
+        finally:
+            self.writer.tell(self.slices.told())
 
     async def release(self, claimed: Sequence[Claimed], now: int) -> None:
         """Give back deliveries that were claimed and not started; the attempt does not count."""
@@ -234,65 +256,43 @@ class SQLiteStore:
         """Keep refused requests in their bounded ring and add (source, slug) counts to the books."""
         await self.writer.submit(lambda db: refusals.keep(db, refused, counts, now, self.books))
 
-    async def write(self, work: Callable[[Transaction], T], now: int = 0) -> T:
-        """Run a function in one transaction of its own on the writer: set-up of handlers, writes of a host."""
-        return await self.writer.slice(lambda db: self._write(db, work, now))
+    async def write(self, work: Callable[[Transaction], T], now: int, *, within: float = WRITE) -> T:
+        """Run a function in one transaction of its own on the writer: set-up of handlers, writes of a host. After
+        `within` seconds its running SQL is interrupted, and nothing of it is kept."""
+        return await self.writer.slice(lambda db: self._write(db, work, now, within))
 
-    def _write(self, db: sqlite3.Connection, work: Callable[[Transaction], T], now: int) -> T:
-        db.execute(BEGIN)
-        view = self._view(db, None, now)
-        try:
-            result = work(view)
-        finally:
-            view.end()
-        self.books.save(db)
-        db.execute(COMMIT)
-        self.writer.tell(view.targets)
-        return result
+    def _write(self, db: sqlite3.Connection, work: Callable[[Transaction], T], now: int, within: float) -> T:
+        def view() -> HandlerTransaction:
+            opened = self._view(db, None, now)
+            hold_to(self.guard, within)
+            return opened
+
+        return run_function(db, work, view, self.books, self.busy, self.writer.tell)
 
     async def change(self, work: Callable[[sqlite3.Connection, Books], T]) -> T:
         """Run a change of our own in one transaction, behind accepts and settles."""
-        return await self.writer.slice(lambda db: self._change(db, work))
 
-    def _change(self, db: sqlite3.Connection, work: Callable[[sqlite3.Connection, Books], T]) -> T:
-        db.execute(BEGIN)
-        result = work(db, self.books)
-        self.books.save(db)
-        db.execute(COMMIT)
-        return result
+        def change(db: sqlite3.Connection) -> T:
+            db.execute(BEGIN)
+            result = work(db, self.books)
+            self.books.save(db)
+            db.execute(COMMIT)
+            return result
+
+        return await self.writer.slice(change)
 
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Run a short query function on a read-only connection."""
-        return await self._readers.read(query)
+        with translated():
+            return await self._readers.read(query)
 
     async def close(self) -> None:
         """Write what waits, checkpoint, mark the file clean, close; the readers go first."""
         try:
             await self._readers.close()
-            await self._end_patiently()
+            await end_patiently(self._db, self._raw, self.care, self.books)
         finally:
             await self._db.close()
-
-    async def _end_patiently(self) -> None:
-        """A file that another program holds is waited for, but no stop fails over the last counts."""
-        for wait in (0.02, 0.2, 0.5, 1.0, 2.0, 0.0):
-            error = await on_thread(self._db, self._end)
-            if error is None:
-                return
-            await asyncio.sleep(wait if is_busy(error) else 0.0)
-        log.warning("closed without the last counts of repeats; what was accepted is on disk")
-
-    def _end(self) -> sqlite3.Error | None:
-        try:
-            self.care.flush(self._raw)
-            self._raw.execute(own("update meta set value = 1 where name = 'clean'"))
-            self.care.truncate(self._raw)
-        except sqlite3.Error as error:
-            self.books.forget()
-            if self._raw.in_transaction:
-                self._raw.execute(own("rollback"))
-            return error
-        return None
 
     def _view(self, db: sqlite3.Connection, parent: int | None, now: int, suffix: str = "") -> HandlerTransaction:
         self.guard.deadline = float("inf")

@@ -1,45 +1,80 @@
-"""Staged: what an async handler wanted written is written when it has returned, together with its mark."""
+"""Staged: what an async handler or operation wanted written is written when it has returned, together with its mark."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 
-import msgspec
-
-from oncebox.model import Arrival, Settled, StagedWrites
+from oncebox.model import Arrival, StagedWrites
 from oncebox.store.books import Books, Entries
-from oncebox.store.statement import RELEASE, ROLLBACK_TO, SAVEPOINT
-from oncebox.store.transaction import HandlerTransaction
+from oncebox.store.busy import Busy
+from oncebox.store.guard import Guard
+from oncebox.store.statement import BEGIN, COMMIT, RELEASE, ROLLBACK, ROLLBACK_TO, SAVEPOINT
+from oncebox.store.transaction import HandlerTransaction, hold_to
 
 
-def apply(
-    db: sqlite3.Connection,
-    view: HandlerTransaction,
-    staged: StagedWrites,
-    settled: Settled,
-    otherwise: Settled,
-    books: Books,
-) -> Settled:
-    """Run the staged statements under one savepoint. If one fails none is kept, and `otherwise` is the outcome."""
-    before, books.entries = books.entries, Entries()
-    db.execute(SAVEPOINT)
-    try:
-        for statement in staged.statements:
-            if isinstance(statement, Arrival):
-                view.add(statement)
-            else:
-                view.execute(*statement)
-    except Exception as error:  # noqa: BLE001  # whatever a value of the handler's does, the attempt has an outcome
-        settled = msgspec.structs.replace(otherwise, error=f"staged: {error}")
-    finally:
-        view.end()
-    if db.in_transaction:
-        if settled.state == "done":
-            before.update(books.entries)
-        else:
+class Staged:
+    """Writes them in transactions of their own; running SQL is interrupted after `sync_timeout` seconds."""
+
+    def __init__(
+        self, books: Books, guard: Guard, busy: Busy, tell: Callable[[set[str]], None], *, sync_timeout: float
+    ) -> None:
+        self._books, self._guard, self._busy, self._tell = books, guard, busy, tell
+        self._sync_timeout = sync_timeout
+
+    def commit(
+        self,
+        db: sqlite3.Connection,
+        staged: StagedWrites,
+        current: Callable[[], bool],
+        view: Callable[[], HandlerTransaction],
+        end: Callable[[str], None],
+        **names: object,
+    ) -> bool:
+        """Commit the writes with the mark that `end` writes; it is told why they failed, empty when they did not.
+        False: `current` says that the attempt is not the current one, and nothing was written."""
+        db.execute(BEGIN)
+        if not current():
+            db.execute(ROLLBACK)
+            return False
+        opened = view()
+        hold_to(self._guard, self._sync_timeout)
+        self._busy.begin("staged writes", **names)
+        try:
+            why = self._write(db, opened, staged)
+        finally:
+            self._busy.end()
+        if not db.in_transaction:
+            self._books.forget()
+            db.execute(BEGIN)
+        end(why)
+        self._books.save(db)
+        db.execute(COMMIT)
+        if not why:
+            self._tell(opened.targets)
+        return True
+
+    def _write(self, db: sqlite3.Connection, view: HandlerTransaction, staged: StagedWrites) -> str:
+        """Run the statements under one savepoint. If one fails none is kept; why it did."""
+        books, why = self._books, ""
+        before, books.entries = books.entries, Entries()
+        db.execute(SAVEPOINT)
+        try:
+            for statement in staged.statements:
+                if isinstance(statement, Arrival):
+                    view.add(statement)
+                else:
+                    view.execute(*statement)
+        except Exception as error:  # noqa: BLE001  # whatever a value of the handler's does, the attempt has an outcome
+            why = f"staged: {error}"
+        finally:
+            view.end()
+        if not db.in_transaction:
+            return why or "staged: a statement ended the transaction"
+        if why:
             db.execute(ROLLBACK_TO)
+        else:
+            before.update(books.entries)
         db.execute(RELEASE)
         books.entries = before
-    elif settled.state == "done":
-        settled = msgspec.structs.replace(otherwise, error="staged: a statement ended the transaction")
-    return settled
+        return why

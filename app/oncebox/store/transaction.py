@@ -15,13 +15,16 @@ from oncebox.errors import EmitError, ForbiddenSQL
 from oncebox.model import Arrival
 from oncebox.store import Params, Row
 from oncebox.store.accepts import insert, look_up
-from oncebox.store.books import Books
+from oncebox.store.books import Books, Entries
 from oncebox.store.guard import Guard
 from oncebox.store.routing import Routing
-from oncebox.store.statement import own
+from oncebox.store.statement import FLUSH, FLUSHED, SHAPE, SHAPED, UNSHAPE, own
 
 T = TypeVar("T")
 
+# Anything but these may change tables, and is undone whole where its result is refused.
+READING = ("select", "values")
+WRITING = ("insert", "update", "delete", "replace", "with")
 DEPTH = 20
 DEEP = own(
     "with recursive up (seq, depth) as (select ?, 1 union all select e.parent, up.depth + 1 from up "
@@ -79,10 +82,24 @@ class HandlerTransaction:
         self._refuse_source(arrival.source)
         if self._suffix:
             arrival = msgspec.structs.replace(arrival, id=arrival.id + self._suffix)
+        before = self._guard.rest()
+        try:
+            return self._add(arrival)
+        finally:
+            self._guard.resume(before)
+
+    def _add(self, arrival: Arrival) -> bool:
+        """What cannot be written is not counted, either: the handler may go on after the error."""
         if look_up(self._db, [[arrival]]):
             return False
         self._refuse_loop()
-        self.targets |= insert(self._db, [(self._books.number(), arrival)], self._books, self._routing)
+        books = self._books
+        entries, books.entries = books.entries, Entries()
+        try:
+            self.targets |= insert(self._db, [(books.number(), arrival)], books, self._routing)
+            entries.update(books.entries)
+        finally:
+            books.entries = entries
         return True
 
     def end(self) -> None:
@@ -90,22 +107,45 @@ class HandlerTransaction:
         self._open = False
 
     def _guarded(self, sql: str, run: Callable[[], T]) -> T:
-        """Run a handler's statement and read its rows under guard: a row may take as long as a statement."""
         self._refuse_ended()
-        guard = self._guard
-        guard.check_text(sql)
-        before, guard.on, guard.reason = guard.on, True, ""
+        self._guard.check_text(sql)
+        start = sql.lstrip()[:7].lower()
+        if start.startswith(READING) or (start.startswith(WRITING) and not self._guard.virtual):
+            return self._watched(run)
+        return self._apart(lambda: self._watched(run))
+
+    def _watched(self, run: Callable[[], T]) -> T:
+        """Run a handler's statement and read its rows under guard: a row may take as long as a statement."""
+        before = self._guard.watch()
         try:
-            result = run()
+            return run()
         except sqlite3.DatabaseError as error:
-            if guard.reason:
-                raise ForbiddenSQL(f"handlers may not use {guard.reason}") from error
+            if self._guard.reason:
+                raise ForbiddenSQL(f"handlers may not use {self._guard.reason}") from error
             raise
         finally:
-            guard.on = before
-        if guard.reshaped:
-            guard.check_shape()
-        return result
+            self._guard.resume(before)
+
+    def _apart(self, run: Callable[[], T]) -> T:
+        """Run what may change tables or write to a virtual one. If it fails it has changed nothing, whatever the
+        handler makes of that; and a search table that cannot be written fails here, not in everybody's commit."""
+        before = self._guard.rest()
+        self._db.execute(SHAPE)
+        try:
+            result = run()
+            self._guard.check_shape()
+            if self._guard.virtual and self._db.in_transaction:
+                self._db.execute(FLUSH)
+                self._db.execute(FLUSHED)
+            return result
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute(UNSHAPE)
+            raise
+        finally:
+            if self._db.in_transaction:
+                self._db.execute(SHAPED)
+            self._guard.resume(before)
 
     def _refuse_ended(self) -> None:
         if not self._open:

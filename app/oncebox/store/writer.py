@@ -1,7 +1,7 @@
 """Writer: the only thing that submits work to the connection that writes, one transaction as one call at a time.
 
 Never a chain of awaits: a cancelled await still runs its statement, and the transaction would stay open for everyone.
-Order of service: accepts, then settles and claims, then one slice of handlers, then one step of care.
+Order of service: accepts and operations, then settles and claims, then one slice of handlers, then one step of care.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import aiosqlite
-import msgspec
 
 from oncebox.errors import Overloaded, StorageFull, StoreError
-from oncebox.model import Arrival, Stored
-from oncebox.store import accepts
+from oncebox.model import Arrival, Call, Performed, Stored
+from oncebox.store import Perform, accepts
 from oncebox.store.books import Books
+from oncebox.store.calls import Asked, Calls
 from oncebox.store.care import Care, trial
+from oncebox.store.edge import answer as _answer
 from oncebox.store.faults import is_busy, is_of_the_disk
-from oncebox.store.queue import GROUP, Queue, Waiting
+from oncebox.store.jobs import Job, Jobs, Work, roll_back
+from oncebox.store.performing import Performing
+from oncebox.store.queue import Queue, Waiting
 from oncebox.store.routing import Routing
-from oncebox.store.statement import BEGIN, COMMIT, ROLLBACK
 from oncebox.store.thread import on_thread
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], Any]
 
 BUSY_PATIENCE = 5.0
 BUSY_PAUSE = 0.02
@@ -39,18 +40,6 @@ CARE = 1.0
 SOON = 0.1
 
 log = logging.getLogger("oncebox.store")
-
-
-class Job(msgspec.Struct):
-    """A piece of work that waits for its turn."""
-
-    work: Work
-    future: asyncio.Future[Any]
-    since: float = msgspec.field(default_factory=time.monotonic)
-
-
-class Broken(StoreError):
-    """Work ended the transaction that it shared."""
 
 
 class Writer:
@@ -65,14 +54,16 @@ class Writer:
         *,
         queue: int,
         care: Care,
+        performing: Performing,
         woken: Callable[[set[str]], None],
     ) -> None:
         self.trouble = ""
         self.short = ""
         self._db, self._raw, self._books, self._routing = db, raw, books, routing
-        self._woken, self._care = woken, care
+        self._woken, self._care, self._performing = woken, care, performing
         self._accepts = Queue(queue)
-        self._jobs: deque[Job] = deque()
+        self._calls = Calls(queue)
+        self._jobs = Jobs(raw, books)
         self._slices: deque[Job] = deque()
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -82,15 +73,26 @@ class Writer:
 
     def accept(self, arrivals: Sequence[Arrival]) -> asyncio.Future[list[Stored]]:
         """Queue a request for the next group. Raises Overloaded, StorageFull."""
+        self.admit()
+        future = self._accepts.add(arrivals)
+        self._wake.set()
+        return future
+
+    def perform(self, call: Call, perform: Perform, size: int) -> asyncio.Future[Performed]:
+        """Queue a call for the next group of operations. Raises Overloaded, StorageFull."""
+        self.admit()
+        future = self._calls.add(call, perform, size)
+        self._wake.set()
+        return future
+
+    def admit(self) -> None:
+        """Refuse what is new while the process stops or the disk is short. Raises Overloaded, StorageFull."""
         if self._closing:
             raise Overloaded("the server is stopping; send the same request again in a moment", 2)
         if self.short:
             raise StorageFull(self.short, 30)
         if self.trouble and time.monotonic() < self._trial_at:
             raise StorageFull(self.trouble, 5)
-        future = self._accepts.add(arrivals)
-        self._wake.set()
-        return future
 
     async def submit(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run work inside a transaction, shared with other small writes; it may run twice if a neighbour fails."""
@@ -103,7 +105,7 @@ class Writer:
     async def run(self) -> None:
         """Serve until `close`. Nothing that a job does ends the loop."""
         background = (self._serve_slice, self._serve_checkpoint, self._serve_care)
-        turns = (self._serve_accepts, self._serve_jobs, *background)
+        turns = (self._serve_accepts, self._serve_calls, self._serve_jobs, *background)
         while not (self._closing and self._idle()):
             if self._idle():
                 await self._rest()
@@ -129,9 +131,9 @@ class Writer:
         self._wake.set()
 
     def _idle(self) -> bool:
-        return not (self._accepts or self._jobs or self._slices)
+        return not (self._accepts or self._calls or self._jobs or self._slices)
 
-    def _enqueue(self, queue: deque[Job], work: Work) -> asyncio.Future[Any]:
+    def _enqueue(self, queue: deque[Job] | Jobs, work: Work) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         queue.append(Job(work, future))
         self._wake.set()
@@ -190,65 +192,54 @@ class Writer:
         return whole
 
     def _roll_back(self) -> None:
-        self._books.forget()
-        if self._raw.in_transaction:
-            self._raw.execute(ROLLBACK)
+        roll_back(self._raw, self._books)
 
-    async def _refuse_group(self, group: list[Waiting], error: sqlite3.Error) -> None:
+    async def _serve_calls(self) -> None:
+        """Operations, as many as a few milliseconds hold."""
+        if not self._calls:
+            return
+        group = self._calls.take()
+        try:
+            served = await on_thread(self._db, self._performing.serve, group)
+        except sqlite3.Error as error:
+            await self._refuse_group(group, error)
+            return
+        self._calls.put_back(group[len(served.answers) :])
+        for asked, outcome in zip(group, served.answers, strict=False):
+            _answer(asked.future, outcome)
+        if served.targets:
+            self._woken(served.targets)
+
+    async def _refuse_group(self, group: list[Waiting] | list[Asked], error: sqlite3.Error) -> None:
         """A busy file is waited for, each request at most five seconds; a full disk refuses at once."""
         if is_busy(error):
             old = [w for w in group if time.monotonic() - w.since > BUSY_PATIENCE]
-            self._accepts.put_back([w for w in group if w not in old])
+            self._accepts.put_back([w for w in group if isinstance(w, Waiting) and w not in old])
+            self._calls.put_back([w for w in group if isinstance(w, Asked) and w not in old])
             for waiting in old:
                 _answer(waiting.future, Overloaded("another program holds the file; send it again in a moment", 2))
             await asyncio.sleep(BUSY_PAUSE)
             return
         self.trouble = f"the file cannot be written ({error}); free some space or mend the disk"
         self._trial_at = time.monotonic() + TRIAL
-        log.error("accept refused requests=%d error=%s", len(group), error)
+        log.error("requests refused requests=%d error=%s", len(group), error)
         for waiting in group:
             _answer(waiting.future, StorageFull(self.trouble, 5))
 
     async def _serve_jobs(self) -> None:
         if not self._jobs:
             return
-        jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), GROUP))]
+        jobs = self._jobs.take()
         try:
-            results = await on_thread(self._db, self._together, jobs)
+            results = await on_thread(self._db, self._jobs.together, jobs)
         except sqlite3.Error as error:
             if is_busy(error):
-                self._jobs.extendleft(reversed(jobs))
+                self._jobs.put_back(jobs)
                 await asyncio.sleep(BUSY_PAUSE)
                 return
             results = [error] * len(jobs)
         for job, result in zip(jobs, results, strict=True):
             _answer(job.future, result)
-
-    def _together(self, jobs: Sequence[Job]) -> list[Any]:
-        """All in one transaction; if one fails, each in its own."""
-        try:
-            return self._transact(jobs)
-        except Exception as error:
-            self._roll_back()
-            if is_busy(error):
-                raise
-            if len(jobs) == 1:
-                return [error]
-        results: list[Any] = []
-        for job in jobs:
-            results += self._together([job])
-        return results
-
-    def _transact(self, jobs: Sequence[Job]) -> list[Any]:
-        self._raw.execute(BEGIN)
-        results = []
-        for job in jobs:
-            results.append(job.work(self._raw))
-            if not self._raw.in_transaction:
-                raise Broken("the statements ended the transaction (such as by `insert or rollback`)")
-        self._books.save(self._raw)
-        self._raw.execute(COMMIT)
-        return results
 
     async def _serve_slice(self) -> None:
         """A busy file is waited for as long as by an accept."""
@@ -285,15 +276,9 @@ class Writer:
     def _guarded(self, work: Work) -> Any:
         try:
             return work(self._raw)
-        except BaseException:
+        except Exception:
             self._roll_back()
             raise
-
-
-def _answer(future: asyncio.Future[Any], answer: object) -> None:
-    if future.done():
-        return
-    if isinstance(answer, Exception):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)
+        except BaseException as error:  # SystemExit of a function of others would end this loop
+            self._roll_back()
+            raise StoreError(f"the function ended with {type(error).__name__}; nothing of it was kept") from error

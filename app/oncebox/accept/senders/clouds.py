@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncebox.accept.preset import OK, Preset, mac, mac_list, no_id, standard, token, within
+from oncebox.accept.preset import OK, TIMELESS, Preset, mac, mac_list, no_id, standard, token, within
 from oncebox.accept.spec import CertUrl, Claims, Sig, SignatureSpec
 
 CLOUDS = (
@@ -91,6 +91,7 @@ CLOUDS = (
             equal="every later change of the same accounts has the same bytes and would be lost, so never without a "
             "short window such as body-hash:5s",
         ),
+        note=TIMELESS,
     ),
     Preset(
         name="microsoft_graph",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from oncebox.accept.preset import OK, Preset, mac, mac_list, no_id, token, unlimited, within
+from oncebox.accept.preset import OK, TIMELESS, Preset, mac, mac_list, no_id, token, unlimited, within
 from oncebox.accept.spec import Claims, Sig, SignatureSpec, Timestamp
 from oncebox.model import Reply
 
 _TWIML = Reply(200, "text/xml; charset=utf-8", b'<?xml version="1.0" encoding="UTF-8"?><Response/>')
+
+_FIRST_TRY = (
+    "Mailgun repeats for eight hours and is said to send the time of the first try with each: so that an outage of "
+    'more than five minutes loses nothing, set signature = { tolerance = "9h" }.'
+)
 
 MESSAGES = (
     Preset(
@@ -71,7 +76,7 @@ MESSAGES = (
             equal="a repeat with the same entries; one that comes in other company is another event",
         ),
         note='Meta tries the URL out with a token of your choice: verify_token = "env:META_VERIFY_TOKEN", which is '
-        "not the app secret.",
+        f"not the app secret. {TIMELESS}",
     ),
     Preset(
         name="twilio",
@@ -137,7 +142,8 @@ MESSAGES = (
         type="body:/event-data/event",
         time="body:/event-data/timestamp",
         reply=OK,
-        note="Only a time and a token are signed, not the event: for 300 s another event could be put beside them.",
+        note="Only a time and a token are signed, not the event: as long as the tolerance another event could be put "
+        f"beside them. {_FIRST_TRY}",
     ),
     Preset(
         name="mailgun_inbound",
@@ -152,7 +158,7 @@ MESSAGES = (
             "No field of an inbound mail is promised to be an id; form:Message-Id names the mail, not this delivery.",
             equal="only if a repeat keeps its token, its time and its multipart boundary",
         ),
-        note="Only a time and a token are signed, not the mail.",
+        note=f"Only a time and a token are signed, not the mail. {_FIRST_TRY}",
     ),
     Preset(
         name="postmark",
@@ -192,7 +198,8 @@ MESSAGES = (
         reply=OK,
         methods=("POST", "GET", "HEAD"),
         note="The URL is signed exactly as it was entered at Mandrill: set url to the same text. Inbound mail and "
-        'changes of lists have no _id: give them a source of their own with on_missing_id = "body-hash".',
+        'changes of lists have no _id: give them a source of their own with on_missing_id = "body-hash". Clicks on '
+        'several links of a mail in one second share the id; with "hash:body" as its fourth part they do not.',
     ),
     Preset(
         name="intercom",
@@ -229,7 +236,9 @@ MESSAGES = (
         time="body:/event_ts",
         handshake="zoom",
         reply=OK,
-        note="Events whose payload has no object with an id need another id, and Zoom never repeats what got a 4xx.",
+        note="Events whose payload has no object with an id need another id, and Zoom never repeats what got a 4xx. "
+        "Participants who come or go in the same millisecond share the id: for such events make "
+        '"body:/payload/object/participant/user_id" its fourth part, in a source of their own.',
     ),
     Preset(
         name="hubspot",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncebox.accept.preset import OK, Preset, mac, mac_list, no_id, standard, within
+from oncebox.accept.preset import OK, TIMELESS, Preset, mac, mac_list, no_id, standard, within
 from oncebox.accept.spec import CertUrl, Claims, Sig, SignatureSpec
 from oncebox.model import Reply
 
@@ -137,7 +137,7 @@ SHOPS = (
             "What happened stands in bt_payload, which is XML in base64 and has no id.",
             equal="its time of making is in it, so equal bodies are most likely a repeat",
         ),
-        note='The secret is written as "public key|private key".',
+        note=f'The secret is written as "public key|private key". {TIMELESS}',
     ),
     Preset(
         name="gocardless",

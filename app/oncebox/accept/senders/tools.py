@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncebox.accept.preset import OK, Preset, mac, mac_list, no_id, standard, token, within
+from oncebox.accept.preset import OK, TIMELESS, Preset, mac, mac_list, no_id, standard, token, within
 
 _ALERTS = no_id(
     "An alert has no id of its own, and it is sent again on purpose as long as it lasts.",
@@ -118,7 +118,7 @@ TOOLS = (
         signature=mac("X-Grafana-Alerting-Signature"),
         type="body:/status",
         on_missing_id=_ALERTS,
-        note="Grafana signs a time only when its settings name a header for it: then use grafana_ts.",
+        note=f"Grafana signs a time only when its settings name a header for it: then use grafana_ts. {TIMELESS}",
     ),
     Preset(
         name="grafana_ts",

@@ -1,4 +1,4 @@
-"""Staging: what an async handler wants written, kept until it has returned."""
+"""Staging: what an async handler or operation wants written, kept until it has returned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NotYet:
 
     def _refuse(self, *_args: object) -> NoReturn:
         raise Staged(
-            "this statement has only been staged and runs when the handler has returned; "
+            "this statement has only been staged and runs when the function has returned; "
             "read with `await db.read(sql, params)`"
         )
 
@@ -50,9 +50,9 @@ NOT_YET = NotYet()
 
 
 class StagedTransaction:
-    """The `db` of an async handler: writes and emits are staged, and commit together with the mark `done`."""
+    """The `db` of async functions: writes and emits are staged, and commit together with the mark `done` or a reply."""
 
-    def __init__(self, *, parent: int, read: Read, now: Callable[[], int]) -> None:
+    def __init__(self, *, parent: int | None, read: Read, now: Callable[[], int]) -> None:
         self._parent = parent
         self._read = read
         self._now = now
@@ -95,7 +95,7 @@ class StagedTransaction:
 
     def _stage(self, statement: tuple[str, tuple[object, ...]] | Arrival) -> None:
         if not self._open:
-            raise ForbiddenSQL("this handler has ended; stage all writes before it returns")
+            raise ForbiddenSQL("this function has ended; stage all writes before it returns")
         self._statements.append(statement)
 
 

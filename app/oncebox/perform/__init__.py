@@ -1,0 +1,1 @@
+"""Perform: one call, one result, the same reply ever after."""
