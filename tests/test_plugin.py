@@ -98,6 +98,8 @@ async def test_everything_is_below_the_path_and_the_hosts_paths_stay_its_own(tmp
         assert (await client.head("/inbox/readyz")).status_code == 200
         event = (await client.get("/inbox/api/events/1", headers=BOSS)).json()
         assert (event["source"], event["id"]) == ("demo", "one")
+        ordered = await client.post("/inbox/api/reruns", headers=BOSS, json={"seqs": [1]})
+        assert (await client.get(ordered.headers["location"], headers=BOSS)).json()["id"] == 1
         assert (await client.get("/inbox/api/events")).status_code == 401
         schema = (await client.get("/inbox/schema/openapi.json", headers=BOSS)).json()
         assert schema["servers"] == [{"url": "/inbox"}]

@@ -37,7 +37,7 @@ def create_rerun_routes(
         order = rerunning.read_one_order(await request.body())
         made = await rerunning.rerun_event(store, seq, order, names, who=_who(request), now=now())
         ring()
-        return _made(made)
+        return _made(request, made)
 
     @post("/reruns", opt=ADMIN, summary="Run events again, by numbers or by a filter", status_code=202)
     async def rerun_many(request: Asked) -> Response[Any]:
@@ -46,7 +46,7 @@ def create_rerun_routes(
         if order.dry_run:
             return _json(made)
         ring()
-        return _made(made)
+        return _made(request, made)
 
     @get("/reruns", opt=ADMIN, summary="Reruns, newest first")
     async def listed(request: Asked, limit: Limit = None, cursor: Cursor = None) -> Response[Any]:
@@ -105,8 +105,9 @@ def _who(request: Asked) -> str:
     return str(request.state["who"].name)
 
 
-def _made(rerun: Json) -> Response[Any]:
-    return _json(rerun, status=202, location=f"/api/reruns/{rerun['id']}")
+def _made(request: Asked, rerun: Json) -> Response[Any]:
+    root = request.scope.get("root_path", "").rstrip("/")
+    return _json(rerun, status=202, location=f"{root}/api/reruns/{rerun['id']}")
 
 
 def _json(value: Json, *, status: int = 200, **headers: str) -> Response[Any]:
