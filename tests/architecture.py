@@ -46,7 +46,15 @@ OWNERS = {
 # Pure is every word but `secret`, which reads files, `clock`, which is one, and `body`, which waits for its end; all of
 # accept but the modules that meet a request in the making; and what the drain and the operations decide by.
 ACTS_IN_ACCEPT = ("accept", "accept.body*", "accept.door*", "accept.inbox", "accept.ingress", "accept.refusal*")
-PURE = ("drain.retry", "drain.breaker", "perform.callers", "perform.fingerprint", "perform.key", "perform.reply")
+PURE = (
+    "drain.retry",
+    "drain.breaker",
+    "perform.callers",
+    "perform.decision",
+    "perform.fingerprint",
+    "perform.key",
+    "perform.reply",
+)
 IMPURE_IMPORTS = {"time", "random", "secrets", "os", "socket", "asyncio", "anyio", "threading", "subprocess"}
 CLOCKS = {"now", "utcnow", "today"}
 

@@ -92,6 +92,9 @@ class Peer:
             return await self.reader.read(1) == b""
 
 
+CHUNKED = b"POST %s HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
 def posted(path: str, body: bytes, *more: str, version: str = "1.1") -> bytes:
     lines = [f"POST {path} HTTP/{version}", "Host: here", f"Content-Length: {len(body)}", *more]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
@@ -111,7 +114,7 @@ class Running:
 
     def hang_up(self) -> None:
         for peer in self._peers:
-            peer.writer.close()
+            peer.writer.transport.abort()
 
 
 @asynccontextmanager
@@ -266,3 +269,75 @@ async def test_a_connection_at_rest_is_closed_and_one_in_use_is_not() -> None:
         running.app.release()
         assert (await used.answer())[2] == b"direct x"
         assert await used.ended()
+
+
+async def test_what_cannot_be_read_takes_no_answer_from_the_requests_before_it() -> None:
+    async with serving() as running:
+        for between in (b"", posted("/api/x", b"2"), posted("/api/x", b"2") + posted("/in/demo", b"3")):
+            peer = await running.connect()
+            peer.send(posted("/in/later", b"1") + between + CHUNKED % b"/in/demo" + b"no chunk\r\n")
+            await running.app.asked()
+            running.app.release()
+            expected = [b"direct 1", b"task 2", b"task 3"][: 1 + between.count(b"POST")]
+            answers = [await peer.answer() for _ in expected]
+            assert [body for _, _, body in answers] == expected
+            assert answers[-1][1]["connection"] == "close"
+            assert await peer.ended()
+
+
+async def test_what_cannot_be_read_alone_is_refused_at_once() -> None:
+    async with serving() as running:
+        for path in (b"/in/demo", b"/api/x"):
+            peer = await running.connect()
+            peer.send(CHUNKED % path + b"no chunk\r\n")
+            status, headers, _ = await peer.answer()
+            assert (status, headers["connection"]) == (400, "close")
+            assert await peer.ended()
+
+
+@pytest.mark.parametrize("first", [posted("/in/later", b"first"), posted("/in/demo", b"x")], ids=["waits", "does-not"])
+async def test_many_requests_behind_one_another_stay_unparsed_until_it_is_their_turn(first: bytes) -> None:
+    count = 20_000
+    async with serving() as running:
+        peer, most = await running.connect(), 0
+        peer.send(first + b"GET / HTTP/1.1\r\n\r\n" * count + posted("/in/demo", b"last"))
+        if b"later" in first:
+            await running.app.asked()
+            await asyncio.sleep(0.1)  # so that the server has what the connection holds
+        running.app.release()
+        await peer.answer()
+        (protocol,) = running.server.server_state.connections
+        for _ in range(count):
+            assert (await peer.answer())[2] == b"task "
+            most = max(most, len(protocol.pipeline))  # type: ignore[union-attr]  # it is a Protocol
+        assert (await peer.answer())[2].endswith(b"last")
+        assert most < 300
+
+
+async def test_many_requests_in_one_piece_let_others_have_their_turn() -> None:
+    async with serving() as running:
+        greedy, other = await running.connect(), await running.connect()
+        turns: list[bytes] = []
+        answer = running.app.direct
+
+        def noted(url: bytes, *more: Any) -> None:
+            turns.append(url)
+            answer(url, *more)
+
+        running.app.direct = noted  # type: ignore[method-assign, assignment]
+        greedy.send(posted("/in/greedy", b"") * 2000)
+        other.send(posted("/in/other", b""))
+        await other.answer()
+        assert turns.index(b"/in/other") < 1000
+
+
+async def test_a_large_body_in_one_piece_is_whole() -> None:
+    async with serving() as running:
+        peer = await running.connect()
+        for size in (4096, 5000, 60_000, 1_000_000):
+            peer.send(posted("/in/demo", b"x" * size))
+            _, _, body = await peer.answer()
+            assert body in (b"direct " + b"x" * size, b"task " + b"x" * size)
+        data = posted("/in/demo", b"y" * 50_000) * 5
+        peer.send(data)
+        assert [(await peer.answer())[2].lstrip(b"directask ") for _ in range(5)] == [b"y" * 50_000] * 5

@@ -36,12 +36,12 @@ class Direct:
 
     def reply(self, status: int, content_type: str, body: bytes, headers: Pairs = ()) -> None:
         """Send the answer; to be called once."""
-        self.response_complete = True
-        if self.disconnected:
-            return
         protocol = self._protocol
         self.keep_alive = self.keep_alive and CLOSE not in headers
         head = head_of(status, content_type, headers, self.keep_alive)
+        self.response_complete = True
+        if self.disconnected:
+            return
         if status in EMPTY:
             body = b""
         length = b"\r\n" if status == 204 else b"content-length: %d\r\n\r\n" % len(body)  # RFC 9110, 8.6

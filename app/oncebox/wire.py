@@ -5,19 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from math import inf
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from oncebox.corked import Corked
 from oncebox.direct import Direct
 from oncebox.logs import Seldom
+from oncebox.patience import Patience
 from oncebox.problem import CONTENT_TYPE, blank, problem
+from oncebox.unread import PIECE, Unread
 
 # What senders and the proxies before them add stays far below; the parser itself would take any number.
 HEAD = 64 << 10
-MOST = 0.9
 TOO_BIG = f"the request line and headers are larger than {HEAD >> 10} KiB"
 FRAMING = (b"content-length", b"transfer-encoding")
 FAILED = blank(500, "the request could not be judged; send it again later. The server's log says why")
@@ -32,65 +34,30 @@ class HeadTooBig(Exception):
     """Ends the parsing of a request."""
 
 
-class Corked:
-    """A transport that sends the head of an answer together with its body: one system call and one packet for two.
-
-    Only a head that announces a length waits, since its body is written right behind it.
-    """
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-        self._head = b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Send, or keep a head until the next piece."""
-        if self._head:
-            data, self._head = self._head + data, b""
-        elif data.startswith(b"HTTP/1.1 ") and b"\r\ncontent-length: " in data and data.endswith(b"\r\n\r\n"):
-            self._head = data
-            return
-        self._transport.write(data)
-
-    def write_whole(self, answer: bytes) -> None:
-        """Send a whole answer."""
-        self.flush()
-        self._transport.write(answer)
-
-    def flush(self) -> None:
-        """Send a head that no body follows."""
-        if self._head:
-            self._transport.write(self._head)
-            self._head = b""
-
-    def close(self) -> None:
-        """Send what waits, then close."""
-        self.flush()
-        self._transport.close()
-
-
-class Protocol(HttpToolsProtocol):
-    """Answers a head over the limit with 431 and what is no HTTP with 400, as problems, then hangs up.
+class Protocol(Patience):
+    """Answers a head over the limit with 431 and what is no HTTP with 400, as problems, then hangs up. Of requests that
+    come behind others it parses a few at a time, and no more while those wait.
 
     An application that has `takes(method, url)` gets what it takes by `direct(…, reply)` if it came whole in one piece:
     most events do, and a task with its messages costs more than all that is done in it.
     """
 
+    flow: Unread
     _in_head = False
+    _in_chunks = False
     _too_big = False
     _again = False
+    _goes_on = False
     _head = 0
-    _chunk = 0
+    _begun = 0
     _answering: RequestResponseCycle | None = None
     _takes: Callable[[bytes, bytes], bool] | None = None
-    _resting_since = inf
     _dated = b""
     _dated_from: object = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(Corked(transport))  # type: ignore[arg-type]  # it is one by its methods
+        self.flow = Unread(self.transport)
         self._takes = getattr(self.app, "takes", None)
 
     def dated(self) -> bytes:
@@ -102,20 +69,49 @@ class Protocol(HttpToolsProtocol):
         return self._dated
 
     def data_received(self, data: bytes) -> None:
-        self._chunk = len(data)
-        if self._in_head:
-            self._head += self._chunk
+        if len(data) > PIECE or self.pipeline or self.flow.rest:
+            self.flow.add(data)
+            self._go_on()
+            return
         self._read(data)
         direct: Any = self.cycle
-        if type(direct) is Direct and direct.more_body and not self.transport.is_closing():
-            self._give_to_a_task(direct)
-        if self._in_head and self._head > HEAD and not self.transport.is_closing():
-            self._too_big = True
-            self.send_400_response(TOO_BIG)
+        if type(direct) is Direct and direct.more_body:
+            self._leave_rest_to_a_task(direct)
+
+    def _go_on(self) -> None:
+        """Parse what is unread until a request has to wait; after every few others get their turn."""
+        self._goes_on = False
+        second, unread = self._begun + 2, self.flow
+        while unread.rest and not self.pipeline and self._begun < second:
+            if self.transport.is_closing():
+                unread.drop()
+                break
+            self._read(unread.next())
+        if unread.rest:
+            unread.pause_reading()
+            self._go_on_soon()
+            return
+        direct: Any = self.cycle
+        if type(direct) is Direct and direct.more_body:
+            self._leave_rest_to_a_task(direct)
+        if not self.pipeline:
+            unread.resume_reading()
+
+    def _go_on_soon(self) -> None:
+        """Unless nothing is left or it has to wait for an answer."""
+        if self.flow.rest and not self.pipeline and not self._goes_on:
+            self._goes_on = True
+            self.loop.call_soon(self._go_on)
 
     def _read(self, data: bytes) -> None:
         """The parent's reading, without its line or two in the log for each request that is none."""
         self._unset_keepalive_if_required()
+        if self._in_head or self._in_chunks:
+            self._head += len(data)
+            if self._head > HEAD + PIECE:
+                self._too_big = True
+                self.send_400_response(TOO_BIG)
+                return
         while data:
             try:
                 self.parser.feed_data(data)
@@ -142,6 +138,7 @@ class Protocol(HttpToolsProtocol):
         if self._again:
             return
         self._in_head, self._head = True, 0
+        self._begun += 1
         self.url, self.headers, self.expect_100_continue = b"", [], False
 
     def on_url(self, url: bytes) -> None:
@@ -149,14 +146,27 @@ class Protocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._again:
+        # What comes behind the chunks of a body proves and names nothing (RFC 9110, 6.5.1).
+        if self._in_head:
             super().on_header(name, value)
+
+    def on_chunk_header(self) -> None:
+        self._in_chunks, self._head = True, 0
+
+    def on_body(self, body: bytes) -> None:
+        self._head = 0
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.body += body
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            cycle.message_event.set()
 
     def on_headers_complete(self) -> None:
         if self._again:
             return
         self._in_head = False
-        if self._head + self._chunk > HEAD and self._size() > HEAD:
+        if self._head + PIECE > HEAD and self._size() > HEAD:
             self._too_big = True
             raise HeadTooBig
         if self._is_direct():
@@ -188,8 +198,10 @@ class Protocol(HttpToolsProtocol):
         self.headers += headers
         super().on_headers_complete()
 
-    def _give_to_a_task(self, direct: Direct) -> None:
-        """The rest of its body is still to come, and may take its time."""
+    def _leave_rest_to_a_task(self, direct: Direct) -> None:
+        """What is still to come of a body may take its time."""
+        if self.transport.is_closing():
+            return
         direct.response_complete = True
         self._begin()
         if direct.body:
@@ -217,60 +229,37 @@ class Protocol(HttpToolsProtocol):
         self._answering = self.pipeline[-1][0] if self.pipeline else None
         if self._answering is not None:
             super().on_response_complete()
+            self._go_on_soon()
             return
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
             self.flow.resume_reading()
-            self._rest()
-
-    def _rest(self) -> None:
-        """One timer for as long as requests follow each other; when it rings it looks whether one came lately."""
-        self._resting_since = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self._close_at_rest)
-
-    def _close_at_rest(self) -> None:
-        self.timeout_keep_alive_task = None
-        if self._resting_since == inf:
-            return
-        left = self.timeout_keep_alive - (self.loop.time() - self._resting_since)
-        if left > 0:
-            self.timeout_keep_alive_task = self.loop.call_later(left, self._close_at_rest)
-        else:
-            self.timeout_keep_alive_handler()
-
-    def _unset_keepalive_if_required(self) -> None:
-        self._resting_since = inf
+            if self.flow.rest:
+                self._go_on_soon()
+            self.rest()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
+        self.flow.drop()
         # The parent tells the last request of several only; the others would write into a closed connection.
         if self._answering is not None:
             self._answering.disconnected = True
             self._answering.message_event.set()
 
-    def shutdown(self) -> None:
-        """The server stops: what is still coming in has nearly all of the time that uvicorn gives before it cancels."""
-        super().shutdown()
-        patience = self.config.timeout_graceful_shutdown
-        if patience:
-            self.loop.call_later(patience * MOST, self._hang_up)
-
-    def _hang_up(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.close()
-
     def send_400_response(self, _msg: str) -> None:
-        """Refuse what was read last; a whole request before it gets its own answer, and nothing after that."""
+        """Refuse what was read last; whole requests before it get their own answers, and nothing after that."""
         status, slug, detail = (431, "too-large", TOO_BIG) if self._too_big else (400, "bad-request", NO_HTTP)
         refusals[status].say(f"peer={self.client[0] if self.client else 'unknown'}", time.monotonic())
         self._in_head = False
-        before: Any = self.cycle  # None until the first request
-        if before is not None and not before.more_body and not before.response_complete:
-            before.keep_alive = False
+        self.flow.drop()
+        last = self._last_to_answer()
+        if last is not None:
+            last.keep_alive = False
             self.flow.pause_reading()
+            return
+        if getattr(self._answering, "response_started", False):
+            # It has begun an answer while the rest of its body came; a second one would look like a part of that.
+            self.transport.close()
             return
         body = problem(status, slug, detail)
         head = b"content-type: %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % (
@@ -279,6 +268,14 @@ class Protocol(HttpToolsProtocol):
         )
         self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
+
+    def _last_to_answer(self) -> Any:
+        """The request before one that cannot be read; None if that has been answered or is the one itself."""
+        if self.pipeline and self.pipeline[0][0].more_body:
+            self.pipeline.popleft()
+            self.cycle = self.pipeline[0][0] if self.pipeline else self._answering  # type: ignore[assignment]
+        last: Any = self.cycle  # None until the first request
+        return None if last is None or last.response_complete or last.more_body else last
 
     def _size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)

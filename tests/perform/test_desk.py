@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import time
 
 import msgspec
 import pytest
 
 from oncebox import Reply, Request, Transaction, operation
 from oncebox.perform.callers import Callers
+from oncebox.perform.fingerprint import fingerprint
 from perform.conftest import Box, OpenBox
 
 pytestmark = pytest.mark.anyio
@@ -201,3 +204,18 @@ async def test_a_call_is_found_below_the_root_of_the_application(open_box: OpenB
         path = f"{root}/do/open" if whole else "/do/open"
         got = await box.ask(path, "POST", "", [(b"idempotency-key", b"k")], b"", root=root)
         assert got.status == 200
+
+
+async def test_the_structure_of_a_large_body_holds_nobody_up(open_box: OpenBox) -> None:
+    async with open_box(public) as box:
+        box.desk.limit = 5 << 20
+        call = asyncio.create_task(box.post("open", [0] * 600_000))
+        longest, last = 0.0, time.monotonic()
+        while not call.done():
+            await asyncio.sleep(0)
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+        assert (await call).status == 200
+        whole = time.monotonic()
+        fingerprint("POST", "/do/open", "", "application/json", b"[" + b"0," * 600_000 + b"0]")
+        assert longest < (time.monotonic() - whole) * 0.7

@@ -195,6 +195,60 @@ def test_seventy_kilobytes_of_headers_are_refused_and_logged(server: Server, hea
     until(lambda: "headers" in server.log(), 2, "a log line that names it")
 
 
+@pytest.mark.parametrize("first", [600, 33_000, 66_000, 120_000])
+def test_headers_over_the_limit_are_refused_wherever_they_are_cut(server: Server, first: int) -> None:
+    head = POST % b"cut" + b"X-Trace: " + b"t" * 66_000 + b"\r\nContent-Length: 0\r\nX-More: " + b"m" * 60_000
+    with server.connect(5) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        line.sendall(head[:first])
+        time.sleep(0.1)  # so that they are two pieces on the way
+        line.sendall(head[first:] + b"\r\n\r\n")
+        assert parse(read_answer(line)).status == 431
+    assert stored(server, "cut") is None
+
+
+def in_pieces(server: Server, text: bytes, cut: int) -> bytes:
+    with server.connect(5) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        line.sendall(text[:cut])
+        if text[cut:]:
+            time.sleep(0.05)  # so that they are two pieces on the way
+            line.sendall(text[cut:])
+        return read_answer(line)
+
+
+@pytest.mark.parametrize("cut", [10_000, 110, 20])
+def test_what_comes_behind_a_body_in_chunks_names_nothing(server: Server, cut: int) -> None:
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n%s\r\n"
+    key = b"Idempotency-Key: within the trailer\r\n"
+    answer = parse(in_pieces(server, (POST % b"").replace(b"Idempotency-Key: \r\n", b"") + chunked % key, cut))
+    assert (answer.status, answer.problem) == (400, "bad-id")
+    id = f"trailer-{cut}".encode()
+    more = b"Origin: http://elsewhere.example\r\nX-Event-Type: t\r\n"
+    assert parse(in_pieces(server, POST % id + chunked % more, cut)).status == 202
+    assert server.rows("select type from events where id = ?", id.decode()) == [(None,)]
+
+
+@pytest.mark.parametrize("cut", [10_000, 20])
+@pytest.mark.parametrize("path", ["/in/demo#part", "/in/demo?a=b#part", "/in/#demo"])
+def test_a_fragment_is_no_part_of_a_path(server: Server, path: str, cut: int) -> None:
+    status = 404 if path == "/in/#demo" else 202
+    assert parse(in_pieces(server, to_path(path, "fragment"), cut)).status == status
+
+
+def test_endless_trailers_are_not_held_in_memory(server: Server) -> None:
+    with server.connect(5) as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+        line.sendall(POST % b"trailing" + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-Endless: ")
+        sent = 0
+        with pytest.raises(OSError):  # noqa: PT012  # the server hangs up somewhere in here
+            for _ in range(200):
+                line.sendall(b"x" * 65536)
+                sent += 65536
+        assert sent < 4 << 20
+    assert stored(server, "trailing") is None
+
+
 def test_endless_headers_are_not_held_in_memory(server: Server) -> None:
     with server.connect(5) as line:
         # What the kernel holds for the sender grows by itself unless told: it is not what the server has taken.

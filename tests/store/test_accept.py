@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+import resource
 import sqlite3
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from oncebox.errors import IdConflict, Overloaded
 from oncebox.model import Planned, Reply, Stored
+from oncebox.store.group import ROWS
 from oncebox.store.queue import WAITING_BYTES, Queue
 from oncebox.store.sqlite import SQLiteStore
-from store.conftest import NOW, Open, arrival, books_are_right, rows
+from oncebox.store.statement import filled, rounded
+from store.conftest import NOW, Open, arrival, books_are_right, ended, rows
 
 pytestmark = pytest.mark.anyio
 
@@ -184,6 +188,42 @@ async def test_events_with_many_deliveries_fit_into_what_a_statement_may_have(op
         assert not any(stored.replayed for stored in answers)
         assert await rows(store, "select count(*) from deliveries") == [(9 * count,)]
         await books_are_right(store)
+
+
+async def test_events_of_very_many_sources_are_stored_and_settled_together(store: SQLiteStore) -> None:
+    store._raw.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 32_766)
+    commits = store.books.commits
+    await store.accept([arrival(source=f"s{n}") for n in range(900)])
+    assert store.books.commits == commits + 1
+    claimed = await store.claim("handler", 900, NOW)
+    assert len(claimed) == 900
+    assert all(await store.settle_all([ended(one) for one in claimed]))
+    await books_are_right(store)
+
+
+def test_a_statement_is_kept_for_few_sizes_of_a_group() -> None:
+    sizes = {rounded(count) for count in range(1, ROWS + 1)}
+    assert max(sizes) == ROWS
+    assert sum(sizes) < 5_000
+    assert all(0 <= rounded(count) - count <= max(7, count // 4) for count in range(1, 1000))
+    assert [list(filled(range(n))) for n in (1, 9)] == [[0], [*range(9), *[8] * 7]]
+
+
+async def test_large_bodies_are_not_kept_in_memory_with_the_statements_that_wrote_them(store: SQLiteStore) -> None:
+    async def accepted(counts: range) -> int:
+        for count in counts:
+            await store.accept([arrival(f"{count}-{n}", b"x" * (8 << 20) if n == 0 else b"") for n in range(8 * count)])
+        return memory()
+
+    few = await accepted(range(1, 5))
+    assert await accepted(range(5, 21)) - few < 48 << 20
+    assert await rows(store, "select count(*) from payloads where length(body) = 8388608") == [(20,)]
+    await books_are_right(store)
+
+
+def memory() -> int:
+    """What the process holds, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_decoded_bodies_count_for_the_bytes_that_may_wait() -> None:

@@ -113,6 +113,17 @@ async def test_a_log_that_a_reader_holds_is_reported_and_the_report_ends_with_th
     assert store.care.wal.held == ""
 
 
+async def test_how_long_the_log_may_get_is_an_option_of_the_file(
+    open_any: Open, database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_any(wal_max=1 << 20) as store:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, isolation_level=None)) as reader:
+            reader.execute("begin")
+            reader.execute("select count(*) from events").fetchall()
+            await written(store, "held", 6)
+        assert "store.wal_max (1 MiB)" in caplog.text
+
+
 async def test_a_log_that_nobody_holds_is_not_reported(
     store: SQLiteStore, database: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

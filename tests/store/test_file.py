@@ -9,12 +9,14 @@ import stat
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import anyio
 import pytest
 
-from oncebox.errors import Locked, SchemaTooNew, StorageFull, StoreError, Unwritable
+from oncebox.errors import Locked, Overloaded, SchemaTooNew, StorageFull, StoreError, Unwritable
+from oncebox.store import writer
 from oncebox.store.faults import explained
 from oncebox.store.lock import read_lock
 from oncebox.store.migrations import PAGE_SIZE, VERSION
@@ -236,6 +238,38 @@ async def test_an_outside_writer_is_waited_for(store: SQLiteStore, database: Pat
     other.close()
     [answer] = await waiting
     assert not answer.replayed
+
+
+async def test_an_outside_writer_that_does_not_let_go_is_named_in_the_log_once(
+    store: SQLiteStore, database: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "BUSY_PATIENCE", 0.1)
+    with closing(sqlite3.connect(database, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        for n in range(2):
+            with pytest.raises(Overloaded, match="another program holds the file"):
+                await store.accept([arrival(f"{n}")])
+    assert [record.getMessage() for record in caplog.records] == [
+        "another program has held the file for 0.1 s: requests=1 were told to come back"
+    ]
+    await store.accept([arrival("0")])
+
+
+async def test_a_drain_that_waits_for_an_outside_writer_says_so(
+    store: SQLiteStore, database: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "BUSY_PATIENCE", 0.1)
+    await store.accept([arrival()])
+    with closing(sqlite3.connect(database, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        claiming = asyncio.ensure_future(store.claim("handler", 1, NOW))
+        with anyio.fail_after(5):
+            while not caplog.records:  # noqa: ASYNC110  # the writer tries again and again
+                await asyncio.sleep(0.01)
+    assert len(await claiming) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "another program has held the file for 0.1 s: outcomes and claims wait"
+    ]
 
 
 async def test_the_log_does_not_grow_without_bound(store: SQLiteStore) -> None:

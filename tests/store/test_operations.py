@@ -15,8 +15,9 @@ from oncebox.errors import Overloaded, StorageFull, StoreError
 from oncebox.model import Arrival, Call, Claimed, Performed, Planned, Result, StagedWrites
 from oncebox.store import DONE, FAILED, FREED, UNKNOWN, Ended, Transaction
 from oncebox.store.busy import Busy
+from oncebox.store.callbook import Wanted, list_calls
 from oncebox.store.edge import told
-from oncebox.store.operations import find_call, list_calls
+from oncebox.store.operations import find_call
 from oncebox.store.sqlite import SQLiteStore, open_store
 from store.conftest import NOW, Open, Running, arrival, books_are_right, rows
 
@@ -227,10 +228,10 @@ async def test_calls_are_listed_newest_first_and_found_by_their_key(store: SQLit
         await store.operations.perform(call(f"k{n}"), made())
     await store.operations.begin(call("u"))
     await store.operations.end(call("u"), 1, Ended(UNKNOWN, why="boom"), NOW)
-    [one] = await store.read(lambda db: list_calls(db, "unknown", 1 << 60, 10))
+    [one] = (await store.read(lambda db: list_calls(db, Wanted(limit=10, before=1 << 60, state="unknown")))).calls
     assert (one.key, one.error, one.finished_at) == ("u", "boom", None)
-    page = await store.read(lambda db: list_calls(db, None, one.n, 3))
-    assert [known.key for known in page] == ["k4", "k3", "k2"]
+    page = await store.read(lambda db: list_calls(db, Wanted(limit=3, before=one.n)))
+    assert [known.key for known in page.calls] == ["k4", "k3", "k2"]
     assert await store.read(lambda db: find_call(db, "acme", "k9")) is None
     found = await store.read(lambda db: find_call(db, "acme", "k1"))
     assert found is not None

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NoReturn
+
 import pytest
 
-from oncebox.errors import ForbiddenSQL
+from oncebox.errors import ForbiddenSQL, StoreError
 from oncebox.model import Arrival, Claimed, Planned, Settled, StagedWrites
 from oncebox.store import Transaction
+from oncebox.store.choice import Picked
+from oncebox.store.reruns import put_back
+from oncebox.store.settlement import Settlement, settle_some
 from oncebox.store.sqlite import SQLiteStore
 from store.conftest import NOW, Open, Running, arrival, books_are_right, drain, ended, rows
 
@@ -302,3 +308,121 @@ async def test_ever_new_deaths_beside_it_acquit_a_suspect_only_so_often(open_any
     async with open_any() as store:
         [(state, error)] = await rows(store, "select state, error from deliveries where seq = 1")
         assert (state, error.split(":")[0]) == ("dead", "poison")
+
+
+class Leaves(BaseException):
+    """What a function raises that means to end the process."""
+
+
+class Leaving:
+    """A value that raises when SQLite asks for it."""
+
+    def __conform__(self, _protocol: object) -> object:
+        raise SystemExit(3)
+
+
+def leave(*_: object) -> NoReturn:
+    raise Leaves
+
+
+class LeavingRunner(Running):
+    """A runner that raises for a fault of its own."""
+
+    def run(self, claimed: Claimed, db: Transaction) -> Settled:
+        if claimed.event.id == "e1":
+            raise Leaves
+        return super().run(claimed, db)
+
+
+async def test_a_function_that_means_to_end_the_process_ends_itself(store: SQLiteStore) -> None:
+    with pytest.raises(StoreError, match="ended with Leaves; nothing of it was kept"):
+        await store.write(leave, NOW)
+    with pytest.raises(StoreError, match="ended with Leaves; nothing of it was kept"):
+        await store.change(leave)
+    await store.accept([arrival("the writer goes on")])
+
+
+async def test_a_runner_that_means_to_end_the_process_fails_one_attempt_and_no_other(store: SQLiteStore) -> None:
+    await with_payments(store, 3)
+    await drain(store, LeavingRunner(pay))
+    assert await rows(store, "select seq, state from deliveries") == [(1, "done"), (2, "pending"), (3, "done")]
+    [claimed] = await store.claim("handler", 1, NOW + 60_000_000)
+    done = await store.process_alone(claimed, LeavingRunner(pay), lambda: NOW)
+    assert [settled.state for settled in done.settled] == ["pending"]
+    await books_are_right(store)
+
+
+async def test_what_a_judge_that_means_to_end_the_process_leaves_behind_is_run_again(store: SQLiteStore) -> None:
+    await with_payments(store, 2)
+
+    class Judge(LeavingRunner):
+        def failed(self, *_: object) -> NoReturn:
+            raise Leaves
+
+    with pytest.raises(StoreError, match="ended with Leaves"):
+        await drain(store, Judge(pay))
+    await drain(store, Running(pay))
+    assert await rows(store, "select seq, state, attempts from deliveries") == [(1, "done", 1), (2, "done", 1)]
+    assert await rows(store, "select count(*) from payments") == [(2,)]
+    await books_are_right(store)
+
+
+async def test_an_order_key_that_means_to_end_the_process_refuses_its_own_request(open_any: Open) -> None:
+    def router(arrival: Arrival) -> Sequence[Planned]:
+        return leave() if arrival.id == "bad" else (Planned("handler"),)
+
+    async with open_any(router=router) as store:
+        good, bad = store.accept([arrival("good")]), store.accept([arrival("bad")])
+        with pytest.raises(StoreError, match="cannot be stored"):
+            await bad
+        assert len(await good) == 1
+        await books_are_right(store)
+
+
+async def test_a_staged_value_that_means_to_end_the_process_fails_its_attempt(store: SQLiteStore) -> None:
+    await with_payments(store, 1)
+    [claimed] = await store.claim("handler", 1, NOW)
+    staged = StagedWrites((("insert into payments values (?)", (Leaving(),)),))
+    assert await store.settle(ended(claimed), staged, ended(claimed, "dead"))
+    assert await rows(store, "select state, error from deliveries") == [("dead", "staged: 3")]
+
+
+async def test_why_staged_writes_failed_is_kept_in_short(store: SQLiteStore) -> None:
+    await with_payments(store, 1)
+    [claimed] = await store.claim("handler", 1, NOW)
+    staged = StagedWrites((('insert into "' + "x" * 100_000 + '" values (1)', ()),))
+    assert await store.settle(ended(claimed), staged, ended(claimed, "dead"))
+    [(error,)] = await rows(store, "select error from deliveries")
+    assert error.startswith("staged: no such table: xxx")
+    assert len(error) < 2_000
+
+
+@pytest.mark.parametrize("suspect", [False, True])
+async def test_an_event_whose_body_is_gone_is_delivered_to_nobody(open_any: Open, suspect: bool) -> None:
+    def ordered(_arrival: Arrival) -> Sequence[Planned]:
+        return (Planned("handler", "key"),)
+
+    async with open_any(router=ordered) as store:
+        await store.accept([arrival("gone"), arrival("empty", b"")])
+        await store.change(lambda db, _: db.execute("delete from payloads where seq = 1"))
+        if suspect:
+            await store.change(lambda db, _: db.execute("update deliveries set suspect = 1 where seq = 1"))
+            assert await store.claim_suspect(["handler"], NOW) is None
+        else:
+            assert await store.claim("handler", 9, NOW) == []
+        assert await rows(store, "select seq, state, attempts, substr(error, 1, 16) from deliveries") == [
+            (1, "dead", 0, "the body is gone"),
+            (2, "parked", 0, None),
+        ]
+        await store.change(
+            lambda db, books: settle_some(db, Settlement("handler", NOW + 1, "dead", "by hand"), NOW, books)
+        )
+        await books_are_right(store)
+        assert not await store.change(
+            lambda db, books: put_back(db, Picked(1, "handler", 1, "key"), None, 0, NOW, books, frozenset())
+        )
+
+
+async def test_a_body_that_is_empty_is_delivered(store: SQLiteStore) -> None:
+    await store.accept([arrival("empty", b"")])
+    assert [claimed.event.body for claimed in await store.claim("handler", 1, NOW)] == [b""]

@@ -148,7 +148,7 @@ class Inbox:
         """Its answer, whatever happened: nobody else would hear of a fault."""
         try:
             return self._receipts(taken)
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             log.exception("a request to source %s failed", taken.door.source)
             return FAILED
 

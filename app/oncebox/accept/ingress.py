@@ -63,7 +63,7 @@ class Front:
 
     def takes(self, method: bytes, url: bytes) -> bool:
         """Whether a request that has come whole may be answered by `direct`."""
-        return method == b"POST" and url.startswith(self._prefix)
+        return method == b"POST" and url.startswith(self._prefix) and b"#" not in url
 
     def direct(
         self,

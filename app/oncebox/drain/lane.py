@@ -32,6 +32,8 @@ QUICK = 400.0
 AHEAD = 0.04
 MOST_AHEAD = 256
 STALE = 0.25
+# So many a second beside a crowd of accepts, which come first: what waits is on disk.
+COURTESY = 800.0
 
 log = logging.getLogger("oncebox.drain")
 
@@ -59,7 +61,7 @@ class Lane:
         self._stuck = 0
         self._standing = Standing()
         self.asleep = False
-        self._pace = Pace(target.rate)
+        self._pace, self._courtesy = Pace(target.rate), Pace(COURTESY)
 
     @property
     def resting(self) -> bool:
@@ -137,6 +139,8 @@ class Lane:
     def _room(self) -> int:
         now = time.monotonic()
         allowed = self._pace.room(now)
+        if self._shared.store.crowded():
+            allowed = min(allowed, self._courtesy.room(now))
         if self.outage is not None:
             allowed = min(allowed, self.outage.breaker.room(now))
         free = self.target.concurrency + self._ahead - self._busy - len(self._ready)
@@ -155,6 +159,8 @@ class Lane:
             return Rest(LONGEST_REST)
         now = time.monotonic()
         wait = self._pace.wait(now)
+        if self._shared.store.crowded():
+            wait = max(wait, self._courtesy.wait(now))
         if self.outage is not None:
             wait = max(wait, self.outage.breaker.rest(now))
         return Rest(min(max(0.001, wait), LONGEST_REST))
@@ -213,6 +219,8 @@ class Lane:
             await self._shared.ledger.release(claimed)
             return 0
         self._pace = self._pace.took(len(claimed), time.monotonic())
+        if self._shared.store.crowded():
+            self._courtesy = self._courtesy.took(len(claimed), time.monotonic())
         self._ready += claimed
         self._start_ready()
         return len(claimed)

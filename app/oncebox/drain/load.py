@@ -71,8 +71,8 @@ def _notes(module: ModuleType, found: Container[int]) -> Iterator[str]:
     """What was surely meant otherwise: a module without anything decorated, and handlers where nobody looks."""
     if not any(map(_is_decorated, vars(module).values())):
         yield (
-            f"handlers: {module.__name__} has nothing decorated in it, no @on and no @setup; its functions are not "
-            "handlers, and it could be left out"
+            f"handlers: {module.__name__} has nothing decorated in it, no @on, @setup or @operation; its functions "
+            "are no handlers, and it could be left out"
         )
     for name, value in vars(module).items():
         held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set)) else ()

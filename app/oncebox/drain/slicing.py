@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from oncebox.drain.ledger import report
@@ -12,6 +13,8 @@ from oncebox.model import Claimed
 from oncebox.store import Slice
 
 BREATH = 0.05
+# Seconds between slices beside a crowd of accepts, which come first: what waits is on disk.
+COURTESY = 0.005
 
 log = logging.getLogger("oncebox.drain")
 
@@ -44,6 +47,8 @@ class Slicing:
             self._shared.gate.leave()
         await self._look_at(done)
         if done.more:
+            if done.settled and self._shared.store.crowded():
+                await asyncio.sleep(COURTESY)
             return None if done.settled else Rest(BREATH)
         return await self._shared.rest(self.names, looked_at, took=bool(done.settled))
 

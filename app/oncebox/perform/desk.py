@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -19,6 +20,8 @@ from oncebox.perform.request import Request
 
 PATH = "/do"
 AUTHORIZATION = b"authorization"
+# The structure of megabytes takes half a second, in which nobody else would be answered.
+LARGE = 64 << 10
 _NOWHERE = "there is no operation of this name here; they are called at /do/ and their name"
 
 
@@ -72,7 +75,8 @@ class Desk:
             headers=headers,
             body=body,
         )
-        print_ = fingerprint(request.method, request.path, request.query, request.content_type, body)
+        parts = (request.method, request.path, request.query, request.content_type, body)
+        print_ = fingerprint(*parts) if len(body) < LARGE else await asyncio.to_thread(fingerprint, *parts)
         return await self.performer.perform(operation, request, print_)
 
     def _admitted(self, asked: Asked) -> tuple[Operation[..., object], str, str]:

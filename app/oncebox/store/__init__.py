@@ -172,7 +172,12 @@ class Store(Protocol):
         ...
 
     async def process(self, targets: Sequence[str], runner: Runner, now: Callable[[], int]) -> Slice:
-        """Run one slice (about 5 ms) of due deliveries of transactional targets. `more`: something is still due."""
+        """Run one slice (about 5 ms, less in a crowd) of due deliveries of transactional targets. `more`: something is
+        still due. What the disk refuses a handler's own statement is put off by seconds, and does not count."""
+        ...
+
+    def crowded(self) -> bool:
+        """Whether accepts come as fast as they are answered: who works beside them leaves them the time."""
         ...
 
     async def process_alone(self, suspect: Claimed, runner: Runner, now: Callable[[], int]) -> Slice:

@@ -8,13 +8,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from oncebox.errors import IdConflict
+from oncebox.errors import IdConflict, StoreError
 from oncebox.model import Arrival, Planned, Reply, Stored
 from oncebox.store.books import MINUTE, Books
-from oncebox.store.group import COLUMNS, DELIVERY, EVENT, ROWS, SPARE, arriving, padded
+from oncebox.store.faults import is_of_the_disk
+from oncebox.store.group import COLUMNS, DELIVERY, EVENT, arriving, commit
+from oncebox.store.jobs import roll_back
 from oncebox.store.replies import keep_reply, stored_reply
 from oncebox.store.routing import Routing
-from oncebox.store.statement import BEGIN, COMMIT, members, own
+from oncebox.store.statement import BEGIN, COMMIT, filled, members, own
 
 LOOK_UP = "select id, seq, received_at, body_hash, reply from events where source = ? and id in"
 LATEST = own(
@@ -51,6 +53,34 @@ class Outcome(msgspec.Struct):
     targets: set[str]
 
 
+def serve(db: sqlite3.Connection, requests: Sequence[Sequence[Arrival]], books: Books, routing: Routing) -> Outcome:
+    """Accept the whole group at once; if that fails for any reason but the disk's, one by one.
+
+    Raises sqlite3.Error when the disk fails; then nothing is told to anybody.
+    """
+    try:
+        return accept(db, requests, books, routing)
+    except BaseException as error:  # SystemExit of an extractor would end the writer's loop
+        roll_back(db, books)
+        if is_of_the_disk(error):
+            raise
+    whole = Outcome([], [], [], set())
+    for request in requests:
+        try:
+            one = accept(db, [request], books, routing)
+        except BaseException as error:
+            roll_back(db, books)
+            if is_of_the_disk(error):
+                raise
+            whole.answers.append(StoreError(f"the event cannot be stored: {error}"))
+            continue
+        whole.answers += one.answers
+        whole.replays += one.replays
+        whole.variants += one.variants
+        whole.targets |= one.targets
+    return whole
+
+
 def accept(db: sqlite3.Connection, requests: Sequence[Sequence[Arrival]], books: Books, routing: Routing) -> Outcome:
     """Store what is new of a group, find what is known. A group of replays opens no write transaction.
 
@@ -78,6 +108,7 @@ def look_up(db: sqlite3.Connection, requests: Sequence[Sequence[Arrival]]) -> di
     known: dict[Key, Known] = {}
     for source, ids in wanted.items():
         for some in _chunks(list(ids), 500):
+            some = filled(some)  # noqa: PLW2901  # few statements
             for row in db.execute(members(LOOK_UP, len(some)), [source, *some]).fetchall():
                 known[source, row[0]] = _known(db, row)
     for arrival in windowed:
@@ -151,9 +182,7 @@ def _replay(arrival: Arrival, seen: Known, outcome: Outcome) -> Stored:
 def _write(db: sqlite3.Connection, fresh: Sequence[Numbered], books: Books, routing: Routing) -> set[str]:
     """Commit new arrivals: as one statement where each row speaks for itself, else as a transaction of several."""
     planned = [(seq, arrival, routing.router(arrival)) for seq, arrival in fresh]
-    if sum(1 + len(plans) for _, _, plans in planned) > ROWS - SPARE or any(
-        _needs_a_look(arrival, plans) for _, arrival, plans in planned
-    ):
+    if any(_needs_a_look(arrival, plans) for _, arrival, plans in planned):
         db.execute(BEGIN)
         targets = _insert(db, planned, books, routing)
         books.save(db)
@@ -164,7 +193,7 @@ def _write(db: sqlite3.Connection, fresh: Sequence[Numbered], books: Books, rout
     for one in planned:
         _add(values, one, None, targets, books)
     values += books.rows()
-    db.execute(padded(values), values)
+    commit(db, values, sum(len(arrival.body) for _, arrival in fresh))
     books.settled()
     return targets
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 
-from oncebox.store.group import COLUMNS, NUMBER, TOTAL, arriving
+from oncebox.store.group import COLUMNS, NUMBER, TOTAL, put
 
 MINUTE = 60_000_000
 NOTHING = (None,) * (COLUMNS - 6)
@@ -62,9 +62,7 @@ class Books:
 
     def save(self, db: sqlite3.Connection) -> None:
         """Write what changed; to be called last in every transaction."""
-        values = self.rows()
-        if values:
-            db.execute(arriving(len(values) // COLUMNS), values)
+        put(db, self.rows())
         self.settled()
 
     def forget(self) -> None:

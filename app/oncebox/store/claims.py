@@ -14,7 +14,7 @@ from oncebox.model import Claimed, Event, event_headers
 from oncebox.store.books import Books
 from oncebox.store.routing import Routing
 from oncebox.store.settles import end
-from oncebox.store.statement import members, own
+from oncebox.store.statement import filled, members, own
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -41,6 +41,10 @@ GIVE_BACK = own(
     "update deliveries set state = 'pending', attempts = attempts - 1, boot = null, alone = 0 "
     "where seq = ? and target = ? and run = ? and attempts = ? and state = 'running'"
 )
+PUT_OFF = own(
+    "update deliveries set state = 'pending', attempts = attempts - 1, boot = null, alone = 0, due = ? "
+    "where seq = ? and target = ? and run = ? and attempts = ? and state = 'running'"
+)
 HASTEN = (
     "update deliveries set due = min(due, (select received_at from events e where e.seq = deliveries.seq)) "
     "where state = 'pending' and target = ? and seq in"
@@ -55,7 +59,18 @@ SET_ASIDE = own(
     "returning order_key, rerun"
 )
 
+GONE = "the body is gone: it was pruned or erased before this delivery was made"
+
 Row = tuple[Any, ...]
+
+
+class Gone(ValueError):
+    """Nothing is left of an event but its row."""
+
+
+def unreadable(error: Exception) -> str:
+    """Why a stored event cannot be delivered."""
+    return str(error) if isinstance(error, Gone) else f"the stored event cannot be read: {error}"
 
 
 class Claims:
@@ -132,19 +147,21 @@ class Claims:
             try:
                 started.append(claimed(row, self.instance))
             except (ValueError, msgspec.MsgspecError) as error:
-                why = f"the stored event cannot be read: {error}"
+                why = unreadable(error)
                 _set_aside(db, row, why, now, books, self._routing.skipping)
                 continue
             by_target.setdefault(row[1], []).append(row[0])
             books.entries.moved(row[2], "pending", "running", now)
         for target, seqs in by_target.items():
-            db.execute(members(START, len(seqs)), [self.boot, now, int(alone), target, *seqs])
+            some = filled(seqs)
+            db.execute(members(START, len(some)), [self.boot, now, int(alone), target, *some])
         return started
 
 
 def hasten(db: sqlite3.Connection, target: str, seqs: Sequence[int]) -> None:
     """Deliveries that wait for another try are due as of their arrival, so that the oldest goes out first."""
     for some in (seqs[start : start + 500] for start in range(0, len(seqs), 500)):
+        some = filled(some)  # noqa: PLW2901  # few statements
         db.execute(members(HASTEN, len(some)), [target, *some])
 
 
@@ -156,6 +173,13 @@ def give_back(db: sqlite3.Connection, taken: Iterable[Claimed], now: int, books:
             books.entries.moved(one.event.source, "running", "pending", now)
 
 
+def put_off(db: sqlite3.Connection, one: Claimed, due: int, now: int, books: Books) -> None:
+    """Started, and it could not be made for no fault of its own: pending again from `due` on, and it does not count."""
+    done = db.execute(PUT_OFF, (due, one.event.seq, one.target, one.run, one.attempt))
+    if done.rowcount:
+        books.entries.moved(one.event.source, "running", "pending", now)
+
+
 def _set_aside(db: sqlite3.Connection, row: Row, why: str, now: int, books: Books, skipping: frozenset[str]) -> None:
     """One unreadable row must not stop the others: it is dead, with the reason."""
     order_key, rerun = db.execute(SET_ASIDE, (why, now, row[0], row[1])).fetchone()
@@ -164,10 +188,12 @@ def _set_aside(db: sqlite3.Connection, row: Row, why: str, now: int, books: Book
 
 
 def claimed(row: Row, instance: str) -> Claimed:
-    """A row of the claim as the attempt that it starts."""
+    """A row of the claim as the attempt that it starts. Raises ValueError or MsgspecError for what cannot be read."""
     seq, target, source, run, attempts, failures, suspect, id, type, at, parent, headers, kind, encoding, raw, again = (
         row
     )
+    if headers is None:
+        raise Gone(GONE)
     event = Event(
         seq=seq,
         source=source,
@@ -176,8 +202,8 @@ def claimed(row: Row, instance: str) -> Claimed:
         received_at=EPOCH + timedelta(microseconds=at),
         headers=event_headers(msgspec.json.decode(headers) if headers else []),
         content_type=kind or "",
-        body=decode(raw, encoding) if encoding else raw or b"",
-        raw=raw or b"",
+        body=decode(raw, encoding) if encoding else raw,
+        raw=raw,
         run=run,
         attempt=attempts + 1,
         parent=parent,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from oncebox.errors import Overloaded, StorageFull, StoreError
-from oncebox.store.faults import is_busy, is_of_the_disk
+from oncebox.store.faults import advice, is_busy, is_of_the_disk
 
 BUSY = "another program holds the file; send it again in a moment"
 
@@ -21,11 +21,16 @@ def told(error: Exception) -> Exception:
     if is_busy(error):
         ours: StoreError = Overloaded(BUSY, 2)
     elif is_of_the_disk(error):
-        ours = StorageFull(f"the file cannot be written ({error}); free some space or mend the disk", 5)
+        ours = StorageFull(unwritten(error), 5)
     else:
         ours = StoreError(f"{type(error).__name__}: {error}")
     ours.__cause__ = error
     return ours
+
+
+def unwritten(error: Exception) -> str:
+    """What happened to a write that the disk refused, and what a person can do about it."""
+    return f"the file cannot be written ({error}); {advice(error)}"
 
 
 @contextmanager

@@ -35,6 +35,8 @@ def run_function(
     finally:
         busy.end()
         opened.end()
+    if opened.refused is not None:
+        raise opened.refused
     if not db.in_transaction:
         raise Broken(BROKEN)
     books.save(db)

@@ -49,9 +49,6 @@ OLD = own("select rowid, coalesce(length(body), 0) from operations where finishe
 UNDECIDED = own("select 1 from operations where caller = ? and key = ? and state = 'unknown'")
 COLUMNS = "rowid, caller, key, operation, state, started_at, finished_at, attempts, status, error"
 ONE = own(f"select {COLUMNS} from operations where caller = ? and key = ?")
-LIST = own(
-    f"select {COLUMNS} from operations where rowid < ?1 and (?2 is null or state = ?2) order by rowid desc limit ?3"
-)
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -153,11 +150,6 @@ def find_call(db: sqlite3.Connection, caller: str, key: str) -> Known | None:
     """One call."""
     row = db.execute(ONE, (caller, key)).fetchone()
     return Known(*row) if row else None
-
-
-def list_calls(db: sqlite3.Connection, state: str | None, before: int, limit: int) -> list[Known]:
-    """The newest calls with numbers below `before`, all or those in one state."""
-    return [Known(*row) for row in db.execute(LIST, (before, state, limit))]
 
 
 def _pairs(headers: bytes) -> tuple[tuple[str, str], ...]:

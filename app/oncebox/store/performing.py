@@ -121,10 +121,12 @@ class Performing:
         try:
             result, kept = asked.perform(view, attempt)
         except BaseException as error:  # noqa: BLE001  # SystemExit would end the writer's thread
-            return StoreError(f"how the operation ended cannot be told: {type(error).__name__}")
+            return view.refused or StoreError(f"how the operation ended cannot be told: {type(error).__name__}")
         finally:
             self._busy.end()
             view.end()
+        if view.refused is not None:
+            return view.refused
         if not kept or not self._db.in_transaction:
             return Performed("done" if kept else "freed", result, attempt)
         try:

@@ -17,6 +17,9 @@ GROUP_BYTES = 16 << 20
 WAITING_BYTES = 64 << 20
 GATHER = 0.005
 PATIENCE = 8
+# So many that send again as soon as they are answered keep the process busy, until none was answered for so long.
+CROWD = 32
+LATELY = 0.05
 
 
 class Waiting(msgspec.Struct):
@@ -36,6 +39,7 @@ class Queue:
         self._waiting: deque[Waiting] = deque()
         self._bytes = 0
         self._senders = 0.0
+        self._answered_at = 0.0
         self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
@@ -79,6 +83,11 @@ class Queue:
     def answered(self, count: int) -> None:
         """So many will be told now: with those who wait, that is how many send at present."""
         self._senders = max(count + len(self._waiting), 0.9 * self._senders)
+        self._answered_at = time.monotonic()
+
+    def crowded(self) -> bool:
+        """Whether requests come as fast as they are answered, from many at once."""
+        return self._senders >= CROWD and time.monotonic() - self._answered_at < LATELY
 
     def put_back(self, group: Sequence[Waiting]) -> None:
         """They come first the next time."""

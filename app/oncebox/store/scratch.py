@@ -13,7 +13,7 @@ from oncebox.model import Arrival, Claimed, Planned
 from oncebox.route import Router
 from oncebox.store.accepts import insert
 from oncebox.store.books import Books
-from oncebox.store.claims import COLUMNS, JOINS, claimed
+from oncebox.store.claims import COLUMNS, JOINS, claimed, unreadable
 from oncebox.store.history import Past
 from oncebox.store.options import Options
 from oncebox.store.routing import Routing
@@ -110,7 +110,7 @@ class Scratch:
                 taken.append(claimed(row, self.store.instance))
                 db.execute(START, row[:2])
             except (ValueError, msgspec.MsgspecError) as error:
-                why = f"the stored event cannot be read: {error}"
+                why = unreadable(error)
                 db.execute(UNREADABLE, (why, *row[:2]))
                 taken.append(Unreadable(row[0], row[1], why))
         return taken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -12,8 +13,10 @@ from oncebox.model import Claimed, Settled
 from oncebox.store import Runner
 from oncebox.store.books import Books, Entries
 from oncebox.store.busy import Busy
-from oncebox.store.claims import Claims, give_back
+from oncebox.store.claims import Claims, give_back, put_off
+from oncebox.store.edge import unwritten
 from oncebox.store.guard import Guard
+from oncebox.store.jobs import roll_back
 from oncebox.store.reruns import run_suffix
 from oncebox.store.routing import Routing
 from oncebox.store.settles import current, settle
@@ -21,16 +24,25 @@ from oncebox.store.statement import BEGIN, COMMIT, RELEASE, ROLLBACK_TO, SAVEPOI
 from oncebox.store.transaction import HandlerTransaction, hold_to
 
 SLICE = 0.005
+# Beside a crowd of accepts, which wait for it.
+SHORT = 0.00125
 HELD = 64
+# Microseconds until what the disk refused to a handler is tried again, and seconds between two warnings of that.
+REFUSED_REST = 5_000_000
+QUIET = 10.0
 BROKEN = "the handler's SQL ended the transaction (such as by `insert or rollback`); nothing of it was kept"
+
+log = logging.getLogger("oncebox.store")
 
 
 class Done(msgspec.Struct):
-    """What one slice came to: attempts that ended, targets that got new deliveries, and whether something is left."""
+    """What one slice came to: attempts that ended, targets that got new deliveries, whether something is left, and
+    what was put off."""
 
     settled: list[Settled]
     targets: set[str]
     more: bool
+    put_off: list[Claimed] = []
 
 
 class Slices:
@@ -57,11 +69,14 @@ class Slices:
         self._paused = paused
         self._busy = busy
         self._woken: set[str] = set()
+        self._quiet_until = 0.0
         self.sync_timeout = sync_timeout
         self._held: list[Claimed] = []
 
-    def process(self, targets: Sequence[str], runner: Runner, now: Callable[[], int]) -> Done:
-        """Run what is held, settle it, hold what is due next. Raises sqlite3.Error when the disk fails."""
+    def process(self, targets: Sequence[str], runner: Runner, now: Callable[[], int], *, crowded: bool = False) -> Done:
+        """Run what is held for a while (one at least), settle it, hold what is due next. Raises sqlite3.Error when the
+        disk fails."""
+        span = SHORT if crowded else SLICE
         self._drop_paused(targets, now())
         if not self._held:
             self._hold(targets, now())
@@ -69,8 +84,8 @@ class Slices:
         done = Done([], set(), more=False)
         try:
             if batch:
-                self._run_apart(self._run_together(batch, runner, targets, now, done), runner, now, done)
-        except Exception:
+                self._run_apart(self._run_together(batch, runner, targets, now, done, span), runner, now, done)
+        except BaseException:
             self._keep(batch, done)
             raise
         done.more = bool(self._held)
@@ -120,17 +135,23 @@ class Slices:
             self._held = [c for c in self._held if c not in unwanted]
 
     def _run_together(
-        self, batch: list[Claimed], runner: Runner, targets: Sequence[str], now: Callable[[], int], done: Done
+        self,
+        batch: list[Claimed],
+        runner: Runner,
+        targets: Sequence[str],
+        now: Callable[[], int],
+        done: Done,
+        span: float,
     ) -> list[Claimed]:
         """The batch in one transaction. What a broken transaction takes with it is returned, to be done apart."""
         db = self._db
         db.execute(BEGIN)
-        until = time.monotonic() + SLICE
+        until = time.monotonic() + span
         ended: list[Settled] = []
         woken: set[str] = set()
         for position, claimed in enumerate(batch):
             settled, emitted = self._run_one(claimed, runner, now())
-            if not db.in_transaction:
+            if settled is None or not db.in_transaction:
                 self._books.forget()
                 return self._after_a_break(batch, position, settled, now, done)
             woken |= emitted
@@ -148,12 +169,12 @@ class Slices:
         return []
 
     def _after_a_break(
-        self, batch: list[Claimed], position: int, settled: Settled, now: Callable[[], int], done: Done
+        self, batch: list[Claimed], position: int, settled: Settled | None, now: Callable[[], int], done: Done
     ) -> list[Claimed]:
         """The transaction is gone, with the work of all before. Who overran has been judged; who broke it shows
         itself when it is run apart."""
         self._held = batch[position + 1 :]
-        if settled.outcome != "timeout":
+        if settled is None or settled.outcome != "timeout":
             return batch[: position + 1]
         self._settle_apart(settled, done)
         return batch[:position]
@@ -162,6 +183,9 @@ class Slices:
         for claimed in batch:
             self._db.execute(BEGIN)
             settled, emitted = self._run_one(claimed, runner, now())
+            if settled is None:
+                self._put_off(claimed, now(), done)
+                continue
             if self._db.in_transaction:
                 settle(self._db, settled, self._books, self._routing.skipping)
                 self._commit()
@@ -180,8 +204,16 @@ class Slices:
         self._commit()
         done.settled.append(settled)
 
-    def _run_one(self, claimed: Claimed, runner: Runner, now: int) -> tuple[Settled, set[str]]:
-        """One handler under a savepoint: what it wrote stays only if it is done."""
+    def _put_off(self, claimed: Claimed, now: int, done: Done) -> None:
+        """What the disk refused even to this one alone is tried again later; others go on meanwhile."""
+        self._db.execute(BEGIN)
+        put_off(self._db, claimed, now + REFUSED_REST, now, self._books)
+        self._commit()
+        done.put_off.append(claimed)
+
+    def _run_one(self, claimed: Claimed, runner: Runner, now: int) -> tuple[Settled | None, set[str]]:
+        """One handler under a savepoint: what it wrote stays only if it is done. None: the disk refused what it wrote,
+        and the transaction is rolled back."""
         db, books = self._db, self._books
         before, books.entries = books.entries, Entries()
         db.execute(SAVEPOINT)
@@ -192,11 +224,15 @@ class Slices:
         self._busy.begin("handler", target=claimed.target, seq=event.seq)
         try:
             settled = runner.run(claimed, view)
-        except Exception as error:  # noqa: BLE001  # the runner's own fault must not hold its neighbours up
+        except BaseException as error:  # noqa: BLE001  # the runner's own fault must not hold its neighbours up
             settled = runner.failed(claimed, "error", f"the outcome cannot be told: {type(error).__name__}", now, 0)
         finally:
             self._busy.end()
             view.end()
+        if view.refused is not None:
+            roll_back(db, books)
+            self._warn(claimed, view.refused)
+            return None, set()
         if not db.in_transaction:
             return settled, set()
         kept = settled.state == "done" and current(db, settled)  # effects without their mark would come twice
@@ -208,12 +244,17 @@ class Slices:
         books.entries = before
         return settled, view.targets if kept else set()
 
+    def _warn(self, claimed: Claimed, error: sqlite3.Error) -> None:
+        if time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + QUIET
+            log.warning("handler put off target=%s seq=%d: %s", claimed.target, claimed.event.seq, unwritten(error))
+
     def _commit(self) -> None:
         self._books.save(self._db)
         self._db.execute(COMMIT)
 
     def _keep(self, batch: Sequence[Claimed], done: Done) -> None:
         """The file refused a write: what has not been settled is still ours, and is run when the file is well again."""
-        ended = {(s.seq, s.target) for s in done.settled}
+        ended = {(s.seq, s.target) for s in done.settled} | {(c.event.seq, c.target) for c in done.put_off}
         waiting = {(c.event.seq, c.target) for c in self._held}
         self._held = [c for c in batch if (c.event.seq, c.target) not in ended | waiting] + self._held

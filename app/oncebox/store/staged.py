@@ -12,6 +12,9 @@ from oncebox.store.guard import Guard
 from oncebox.store.statement import BEGIN, COMMIT, RELEASE, ROLLBACK, ROLLBACK_TO, SAVEPOINT
 from oncebox.store.transaction import HandlerTransaction, hold_to
 
+# Characters of a reason that are kept.
+REASON = 1000
+
 
 class Staged:
     """Writes them in transactions of their own; running SQL is interrupted after `sync_timeout` seconds."""
@@ -65,8 +68,10 @@ class Staged:
                     view.add(statement)
                 else:
                     view.execute(*statement)
-        except Exception as error:  # noqa: BLE001  # whatever a value of the handler's does, the attempt has an outcome
-            why = f"staged: {error}"
+        except BaseException as error:  # whatever a value of the handler's does, the attempt has an outcome
+            if view.refused is not None:
+                raise view.refused from error
+            why = _why(error)
         finally:
             view.end()
         if not db.in_transaction:
@@ -78,3 +83,13 @@ class Staged:
         db.execute(RELEASE)
         books.entries = before
         return why
+
+
+def _why(error: BaseException) -> str:
+    """An error as text that any database takes, however long it is and whatever showing it does."""
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001  # an error that cannot be shown is still an error
+        text = ""
+    shown = (text or type(error).__name__)[:REASON].replace("\x00", "\\x00")
+    return f"staged: {shown}".encode("utf-8", "backslashreplace").decode()

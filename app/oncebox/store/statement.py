@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import TypeVar
+
+T = TypeVar("T")
 
 MARK = "/*oncebox*/"
 
@@ -18,6 +22,18 @@ def rows(head: str, columns: int, count: int, tail: str = "") -> str:
     """An insert of `count` rows of `columns` parameters between head and tail."""
     row = f"({','.join('?' * columns)})"
     return own(f"{head} values {','.join([row] * count)} {tail}")
+
+
+def rounded(count: int) -> int:
+    """The next of few sizes: a statement is prepared and kept for each."""
+    step = 1 if count <= 8 else 8 if count <= 64 else 16 if count <= 256 else 64
+    return count + -count % step
+
+
+def filled(values: Sequence[T]) -> Sequence[T]:
+    """Values of a list, the last one repeated up to one of few sizes."""
+    missing = rounded(len(values)) - len(values)
+    return [*values, *[values[-1]] * missing] if missing else values
 
 
 @lru_cache(maxsize=1024)

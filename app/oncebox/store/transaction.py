@@ -16,6 +16,7 @@ from oncebox.model import Arrival
 from oncebox.store import Params, Row
 from oncebox.store.accepts import insert, look_up
 from oncebox.store.books import Books, Entries
+from oncebox.store.faults import is_of_the_disk
 from oncebox.store.guard import Guard
 from oncebox.store.routing import Routing
 from oncebox.store.statement import FLUSH, FLUSHED, SHAPE, SHAPED, UNSHAPE, own
@@ -33,7 +34,8 @@ DEEP = own(
 
 
 class HandlerTransaction:
-    """One handler's view of the file. It is dead once the handler has returned, so that it cannot be kept."""
+    """One handler's view of the file. It is dead once the handler has returned, so that it cannot be kept. `refused`
+    is what the disk refused, whatever the handler made of that."""
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class HandlerTransaction:
         suffix: str = "",
     ) -> None:
         self.targets: set[str] = set()
+        self.refused: sqlite3.Error | None = None
         self._db = db
         self._guard = guard
         self._books = books
@@ -85,6 +88,9 @@ class HandlerTransaction:
         before = self._guard.rest()
         try:
             return self._add(arrival)
+        except sqlite3.Error as error:
+            self._note(error)
+            raise
         finally:
             self._guard.resume(before)
 
@@ -110,9 +116,17 @@ class HandlerTransaction:
         self._refuse_ended()
         self._guard.check_text(sql)
         start = sql.lstrip()[:7].lower()
-        if start.startswith(READING) or (start.startswith(WRITING) and not self._guard.virtual):
-            return self._watched(run)
-        return self._apart(lambda: self._watched(run))
+        try:
+            if start.startswith(READING) or (start.startswith(WRITING) and not self._guard.virtual):
+                return self._watched(run)
+            return self._apart(lambda: self._watched(run))
+        except sqlite3.Error as error:
+            self._note(error)
+            raise
+
+    def _note(self, error: sqlite3.Error) -> None:
+        if is_of_the_disk(error):
+            self.refused = error
 
     def _watched(self, run: Callable[[], T]) -> T:
         """Run a handler's statement and read its rows under guard: a row may take as long as a statement."""

@@ -22,6 +22,7 @@ from oncebox.store import Perform, accepts
 from oncebox.store.books import Books
 from oncebox.store.calls import Asked, Calls
 from oncebox.store.care import Care, trial
+from oncebox.store.edge import BUSY, unwritten
 from oncebox.store.edge import answer as _answer
 from oncebox.store.faults import is_busy, is_of_the_disk
 from oncebox.store.jobs import Job, Jobs, Work, roll_back
@@ -68,7 +69,7 @@ class Writer:
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._closing = False
-        self._trial_at = self._quiet_until = 0.0
+        self._trial_at = self._quiet_until = self._held_quiet_until = 0.0
         self._care_at = time.monotonic() + CARE
 
     def accept(self, arrivals: Sequence[Arrival]) -> asyncio.Future[list[Stored]]:
@@ -117,13 +118,17 @@ class Writer:
                         log.error("writer failed turn=%s", turn.__name__.removeprefix("_serve_"), exc_info=error)
                     elif not is_busy(error) and time.monotonic() >= self._quiet_until:  # all is tried again
                         self._quiet_until = time.monotonic() + QUIET
-                        log.error("the file cannot be written: %s", error)
+                        log.error("%s", unwritten(error))
                     await asyncio.sleep(BUSY_PAUSE)
 
     def tell(self, targets: set[str]) -> None:
         """Deliveries of these targets are new or due; safe from any thread."""
         if targets:
             self._loop.call_soon_threadsafe(self._woken, targets)
+
+    def crowded(self) -> bool:
+        """Whether accepts come as fast as they are answered, from many at once."""
+        return self._accepts.crowded()
 
     def close(self) -> None:
         """Take no more accepts; `run` returns when everything that waits is done."""
@@ -153,7 +158,9 @@ class Writer:
         await self._accepts.gather()
         group = self._accepts.take()
         try:
-            outcome = await on_thread(self._db, self._accept_group, [waiting.arrivals for waiting in group])
+            outcome = await on_thread(
+                self._db, accepts.serve, self._raw, [w.arrivals for w in group], self._books, self._routing
+            )
         except sqlite3.Error as error:
             await self._refuse_group(group, error)
             return
@@ -166,30 +173,6 @@ class Writer:
         if outcome.replays:
             self._care.noticed(outcome)
             self._care_at = min(self._care_at, time.monotonic() + SOON)
-
-    def _accept_group(self, requests: Sequence[Sequence[Arrival]]) -> accepts.Outcome:
-        """The whole group at once; if that fails for any reason but the disk's, one by one."""
-        try:
-            return accepts.accept(self._raw, requests, self._books, self._routing)
-        except Exception as error:
-            self._roll_back()
-            if is_of_the_disk(error):
-                raise
-        whole = accepts.Outcome([], [], [], set())
-        for request in requests:
-            try:
-                one = accepts.accept(self._raw, [request], self._books, self._routing)
-            except Exception as error:
-                self._roll_back()
-                if is_of_the_disk(error):
-                    raise
-                whole.answers.append(StoreError(f"the event cannot be stored: {error}"))
-                continue
-            whole.answers += one.answers
-            whole.replays += one.replays
-            whole.variants += one.variants
-            whole.targets |= one.targets
-        return whole
 
     def _roll_back(self) -> None:
         roll_back(self._raw, self._books)
@@ -217,14 +200,21 @@ class Writer:
             self._accepts.put_back([w for w in group if isinstance(w, Waiting) and w not in old])
             self._calls.put_back([w for w in group if isinstance(w, Asked) and w not in old])
             for waiting in old:
-                _answer(waiting.future, Overloaded("another program holds the file; send it again in a moment", 2))
+                _answer(waiting.future, Overloaded(BUSY, 2))
+            if old:
+                self._warn_of_a_holder(f"requests={len(old)} were told to come back")
             await asyncio.sleep(BUSY_PAUSE)
             return
-        self.trouble = f"the file cannot be written ({error}); free some space or mend the disk"
+        self.trouble = unwritten(error)
         self._trial_at = time.monotonic() + TRIAL
         log.error("requests refused requests=%d error=%s", len(group), error)
         for waiting in group:
             _answer(waiting.future, StorageFull(self.trouble, 5))
+
+    def _warn_of_a_holder(self, what: str) -> None:
+        if time.monotonic() >= self._held_quiet_until:
+            self._held_quiet_until = time.monotonic() + QUIET
+            log.warning("another program has held the file for %g s: %s", BUSY_PATIENCE, what)
 
     async def _serve_jobs(self) -> None:
         if not self._jobs:
@@ -235,6 +225,8 @@ class Writer:
         except sqlite3.Error as error:
             if is_busy(error):
                 self._jobs.put_back(jobs)
+                if time.monotonic() - jobs[0].since > BUSY_PATIENCE:
+                    self._warn_of_a_holder("outcomes and claims wait")
                 await asyncio.sleep(BUSY_PAUSE)
                 return
             results = [error] * len(jobs)
