@@ -31,6 +31,8 @@ class App:
             raise RuntimeError("a fault of ours")
         if url == b"/in/empty":
             reply(204, "text/plain", b"never sent")
+        elif url == b"/in/odd":
+            reply(202, "text/\u2603", b"cannot be sent")
         elif url == b"/in/last":
             reply(413, "text/plain", b"direct", (("connection", "close"), ("retry-after", "5")))
         elif url == b"/in/later":
@@ -205,6 +207,13 @@ async def test_a_fault_is_a_500_and_the_connection_goes_on(caplog: pytest.LogCap
         peer.send(posted("/in/demo", b"y"))
         assert (await peer.answer())[2] == b"direct y"
     assert "a fault of ours" in caplog.text
+
+
+async def test_an_answer_that_cannot_be_sent_is_a_500() -> None:
+    async with serving() as running:
+        peer = await running.connect()
+        peer.send(posted("/in/odd", b"x"))
+        assert (await peer.answer())[0] == 500
 
 
 async def test_an_answer_without_content_has_neither_length_nor_body() -> None:
