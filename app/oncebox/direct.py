@@ -7,9 +7,9 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from oncebox.content import EMPTY
+
 CLOSE = ("connection", "close")
-# They have no body, whatever an answer says.
-EMPTY = (204, 205)
 Pairs = tuple[tuple[str, str], ...]
 
 

@@ -6,17 +6,12 @@ import re
 from collections.abc import Mapping
 from hashlib import sha256
 
-import msgspec
-
+from oncebox.content import Unfit, written
 from oncebox.errors import EmitError
 from oncebox.model import Arrival
 
 VERIFIED = "emitted"
 MAX_TEXT_BYTES = 1024
-
-BYTES = "application/octet-stream"
-TEXT = "text/plain; charset=utf-8"
-JSON = "application/json"
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -90,17 +85,10 @@ def _shown(text: object) -> str:
 
 
 def _encoded(source: str, id: str, body: object) -> tuple[bytes, str]:
-    if isinstance(body, (bytes, bytearray, memoryview)):
-        return bytes(body), BYTES
     try:
-        if isinstance(body, str):
-            return body.encode("utf-8"), TEXT
-        return msgspec.json.encode(body), JSON
-    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
-        raise EmitError(
-            f"emit into {source}: the body of {_shown(id)} cannot be written as JSON or UTF-8: {error}; "
-            "give bytes, text or plain values"
-        ) from error
+        return written(body)
+    except Unfit as error:
+        raise EmitError(f"emit into {source}: the body of {_shown(id)} {error}") from error
 
 
 def _header_pairs(source: str, id: str, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

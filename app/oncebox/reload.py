@@ -68,7 +68,7 @@ async def reload(parts: Parts, load: Callable[[], Config]) -> bool:
     routing.keeps_dead = keeps_dead(config)
     routing.skipping = skipped
     await _pass_dead(parts, skipped)
-    for sentence in unreached(config, parts.handlers):
+    for sentence in unreached(config, parts.handlers, routes):
         log.warning("configuration %s", sentence)
     later = [key for key in RESTART if getattr(config, key) != getattr(parts.config, key)]
     note = f"; changed, but read at a restart only: {', '.join(later)}" if later else ""

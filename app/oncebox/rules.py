@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from oncebox.address import is_loopback, is_url
+from oncebox.content import EMPTY
 from oncebox.secret import Secret
 from oncebox.settings import Retention, Settings, Source, SourceReply, SourceRetention
 
@@ -19,7 +20,6 @@ OUTSIDE = (
     *("id", "type", "time", "url", "methods", "batch", "encoding", "reply", "handshake", "verify_token"),
     *("on_missing_id", "on_conflict", "loopback_only", "max_body", "silent"),
 )
-_EMPTY = (204, 205)
 
 
 def problems(settings: Settings) -> Iterator[str]:
@@ -68,7 +68,7 @@ def _source(key: str, source: Source) -> Iterator[str]:
 
 
 def _reply(key: str, reply: SourceReply) -> Iterator[str]:
-    if reply.status in _EMPTY and reply.body:
+    if reply.status in EMPTY and reply.body:
         yield f"{key}: an answer with status {reply.status} has no body (RFC 9110); leave out body, or say status = 200"
 
 

@@ -90,7 +90,7 @@ async def running(config: Config, wall: Callable[[], int] = wall_clock) -> Async
     routes = all_routes(config, handlers)
     router = route_by(routes)
     skipped = skipping(config, handlers)
-    for sentence in unreached(config, handlers):
+    for sentence in unreached(config, handlers, routes):
         log.warning("configuration %s", sentence)
     clock = Clock(wall)
     drains: list[Drain] = []

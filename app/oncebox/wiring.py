@@ -93,14 +93,14 @@ def store_options(config: Config) -> Options:
     )
 
 
-def unreached(config: Config, handlers: Handlers) -> list[str]:
-    """What nothing will ever come to, in sentences: it was surely meant otherwise."""
-    found = listeners(config, handlers)
-    return [*handlers.notes, *unheard(found, config.sources, internal(config, [route for _, route in found]))]
+def unreached(config: Config, handlers: Handlers, routes: list[Route]) -> list[str]:
+    """What nothing will ever come to, in sentences: it was surely meant otherwise. `routes` are all there are."""
+    found = listeners(config, handlers, routes)
+    return [*handlers.notes, *unheard(found, config.sources, internal(config, routes))]
 
 
-def listeners(config: Config, handlers: Handlers) -> list[Listener]:
+def listeners(config: Config, handlers: Handlers, routes: list[Route]) -> list[Listener]:
     """The routes, each with the words for where it is written."""
-    configured = all_routes(config, handlers)[: len(config.routes)]
+    configured = routes[: len(config.routes)]
     found = [(f"routes[{number}].source", route) for number, route in enumerate(configured)]
     return [*found, *((f"handler {one.name} ({one.place})", one.route) for one in handlers.handlers)]

@@ -11,12 +11,12 @@ import msgspec
 
 from oncebox import model
 from oncebox.accept.batch import BadItem, Batch, split
-from oncebox.accept.body import decode
 from oncebox.accept.handshake import TOKENED, Handshake, Ours, Reply
 from oncebox.accept.incoming import Incoming
 from oncebox.accept.key import Fields, Found
 from oncebox.accept.spec import Verified, Verifier
 from oncebox.address import host_name, host_of, is_loopback
+from oncebox.body import decode
 from oncebox.errors import Rejected
 from oncebox.model import Arrival, Refused
 

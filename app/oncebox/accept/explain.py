@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from oncebox.accept.answer import Answer, answer, batch_answer, refusal
-from oncebox.accept.body import too_large
 from oncebox.accept.door import Door
 from oncebox.accept.incoming import Incoming, read_headers
+from oncebox.body import too_large
 from oncebox.errors import OnceboxError, Rejected
 from oncebox.model import Arrival, Stored
 

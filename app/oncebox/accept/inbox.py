@@ -10,10 +10,10 @@ from contextlib import suppress
 import msgspec
 
 from oncebox.accept.answer import FAILED, Answer, answer, batch_answer, refusal
-from oncebox.accept.body import Receive, read_body, too_large
 from oncebox.accept.door import Door
 from oncebox.accept.incoming import Incoming, read_headers
 from oncebox.accept.refusal import Refusals
+from oncebox.body import Receive, read_body, too_large
 from oncebox.clock import wall_clock
 from oncebox.errors import IdConflict, Overloaded, Rejected, StorageFull, StoreError
 from oncebox.model import Arrival, Refused, Stored

@@ -15,10 +15,9 @@ from oncebox.accept.answer import FAILED
 from oncebox.accept.inbox import Answer, Inbox, Request
 from oncebox.accept.incoming import Incoming, read_headers
 from oncebox.body import ClientGone, hear_out
+from oncebox.content import EMPTY
 from oncebox.problem import CONTENT_TYPE, problem
 
-# They have no body, whatever a reply says that was stored with its event.
-_EMPTY = (204, 205)
 Pairs = tuple[tuple[str, str], ...]
 _CLOSE = ("connection", "close")
 _NOWHERE = Answer(404, CONTENT_TYPE, problem(404, "not-found", "events are sent to /in/ and the name of a source"))
@@ -131,7 +130,7 @@ def read_request(scope: HTTPScope, receive: Receive) -> Request:
 
 async def _send(send: Send, answer: Answer, receive: Receive) -> None:
     headers = [(b"content-type", answer.content_type.encode("latin-1"))]
-    body = answer.body if answer.status not in _EMPTY else b""
+    body = answer.body if answer.status not in EMPTY else b""
     if answer.status != 204:  # RFC 9110, 8.6
         headers.append((b"content-length", b"%d" % len(body)))
     for name, value in answer.headers:

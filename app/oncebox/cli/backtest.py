@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import click
 
-from oncebox.cli.options import config_option, json_option
+from oncebox.cli.options import choosing, config_option, json_option
 from oncebox.cli.rerun import condition
 
 Json = dict[str, Any]
@@ -21,12 +21,7 @@ Json = dict[str, Any]
 
 @click.command()
 @click.option("--to", multiple=True, metavar="HANDLER", help="Only this handler.")
-@click.option("--source", help="All of this source.")
-@click.option("--type", "type_", help='All of a type, or a glob such as "invoice.*".')
-@click.option("--state", type=click.Choice(["done", "dead", "unrouted"]), help="Only what is in this state.")
-@click.option("--since", help='From then on: "2h" back, or RFC 3339.')
-@click.option("--until", help='Up to then: "2h" back, or RFC 3339.')
-@click.option("--where", multiple=True, metavar="POINTER=JSON", help="Only where the body has this value there.")
+@choosing
 @click.option("--tables", default="", metavar="A,B", help="Copy these tables of yours into the scratch file first.")
 @config_option
 @json_option

@@ -69,8 +69,8 @@ def examine(path: Path | None) -> dict[str, Any]:
         "tokens": {name: token.may for name, token in config.tokens.items()},
         "warnings": [
             *config.warnings,
-            *unreached(config, handlers),
-            *_implied(config, handlers),
+            *unreached(config, handlers, routes),
+            *_implied(config, handlers, routes),
             *_warnings(config, doors, routes),
             *_uncalled(config, operations),
         ],
@@ -100,11 +100,11 @@ def _uncalled(config: Any, operations: Any) -> list[str]:
     return [f"callers: none, so {which} answers 401; name some in [callers], or say public=True on an operation"]
 
 
-def _implied(config: Any, handlers: Any) -> list[str]:
+def _implied(config: Any, handlers: Any, routes: Any) -> list[str]:
     from oncebox.listening import implied
     from oncebox.wiring import listeners
 
-    return list(implied(listeners(config, handlers), config.sources))
+    return list(implied(listeners(config, handlers, routes), config.sources))
 
 
 def _source(config: Any, name: str, door: Any) -> dict[str, Any]:

@@ -41,3 +41,19 @@ def asking(command: Command) -> Command:
         return command(*args, asked=Asked(config, url or None, token or None, as_json=as_json), **more)
 
     return wrapped
+
+
+def choosing(command: Command) -> Command:
+    """Options by which a command chooses events of the past."""
+
+    @click.option("--source", help="All of this source.")
+    @click.option("--type", "type_", help='All of a type, or a glob such as "invoice.*".')
+    @click.option("--state", type=click.Choice(["done", "dead", "unrouted"]), help="Only what is in this state.")
+    @click.option("--since", help='From then on: "2h" back, or RFC 3339.')
+    @click.option("--until", help='Up to then: "2h" back, or RFC 3339.')
+    @click.option("--where", multiple=True, metavar="POINTER=JSON", help="Only where the body has this value there.")
+    @functools.wraps(command)
+    def wrapped(*args: Any, **given: Any) -> Any:
+        return command(*args, **given)
+
+    return wrapped

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from oncebox.cli.options import Asked, asking
+from oncebox.cli.options import Asked, asking, choosing
 from oncebox.cli.refused import Listing
 
 LOOK_EVERY = 0.3
@@ -20,12 +20,7 @@ Json = dict[str, Any]
 @click.command()
 @click.argument("seqs", metavar="[SEQ]...", type=click.IntRange(1), nargs=-1)
 @click.option("--to", multiple=True, metavar="TARGET", help="Only to this target, also where it is a new one.")
-@click.option("--source", help="All of this source.")
-@click.option("--type", "type_", help='All of a type, or a glob such as "invoice.*".')
-@click.option("--state", type=click.Choice(["done", "dead", "unrouted"]), help="Only what is in this state.")
-@click.option("--since", help='From then on: "2h" back, or RFC 3339.')
-@click.option("--until", help='Up to then: "2h" back, or RFC 3339.')
-@click.option("--where", multiple=True, metavar="POINTER=JSON", help="Only where the body has this value there.")
+@choosing
 @click.option("--all", "all_", is_flag=True, help="Really all history, without any filter.")
 @click.option("--rate", type=click.FloatRange(0, 100_000, min_open=True), help="At most so many deliveries a second.")
 @click.option("--again", is_flag=True, help="Under new names: see above.")

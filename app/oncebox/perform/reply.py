@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
+from oncebox.content import Unfit, written
 from oncebox.errors import OnceboxError
 from oncebox.model import Result
 from oncebox.problem import CONTENT_TYPE, blank, problem
 
-BYTES = "application/octet-stream"
-TEXT = "text/plain; charset=utf-8"
-JSON = "application/json"
 LARGEST = 16 << 20
 # What is stored with a reply, and so all that a reply which is stored is sent with.
 KEPT = ("content-type", "location", "etag", "link", "content-language")
@@ -124,13 +120,7 @@ def _fits(pattern: re.Pattern[str], text: object) -> bool:
 def _encoded(body: object) -> tuple[bytes, str]:
     if body is None:
         return b"", ""
-    if isinstance(body, (bytes, bytearray, memoryview)):
-        return bytes(body), BYTES
     try:
-        if isinstance(body, str):
-            return body.encode("utf-8"), TEXT
-        return msgspec.json.encode(body), JSON
-    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
-        raise BadReply(
-            f"the body cannot be written as JSON or UTF-8: {error}; give bytes, text or plain values"
-        ) from error
+        return written(body)
+    except Unfit as error:
+        raise BadReply(f"the body {error}") from error

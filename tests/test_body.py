@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from oncebox import body
 from oncebox.accept.batch import compile_batch, split
-from oncebox.accept.body import ClientGone, decode, read_body
 from oncebox.accept.slices import slice_items
+from oncebox.body import ClientGone, decode, read_body
 from oncebox.errors import Rejected
 
 LIMIT = 1000
