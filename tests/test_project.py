@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import tomllib
@@ -49,6 +50,36 @@ def pins(lock: str) -> dict[str, str]:
 def wanted(*extras: str) -> list[str]:
     named = [requirement for extra in extras for requirement in PROJECT["optional-dependencies"][extra]]
     return [one for one in (*PROJECT["dependencies"], *named) if name_of(one) != PROJECT["name"]]
+
+
+CLOCKS = {"now", "utcnow", "time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
+
+
+def read_at_import(node: ast.AST) -> list[str]:
+    """The clocks that a module reads while it is imported: what stands in no function, decorators and defaults too."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        inside = [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]
+    elif isinstance(node, ast.Lambda):
+        inside = []
+    else:
+        inside = list(ast.iter_child_nodes(node))
+    found = [clock for part in inside for clock in read_at_import(part)]
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        found += [f"line {node.lineno}: {name}()"] if name in CLOCKS else []
+    return found
+
+
+def test_no_module_keeps_the_time_of_its_import() -> None:
+    """A test that is judged minutes after its module was read must not find an old time in it."""
+    modules = [path for top in ("app", "scripts", "tests") for path in (ROOT / top).rglob("*.py")]
+    stale = {str(path.relative_to(ROOT)): read_at_import(ast.parse(path.read_text())) for path in modules}
+    assert {path: clocks for path, clocks in stale.items() if clocks} == {}
+
+
+@pytest.mark.parametrize("line", ["NOW = datetime.now(UTC)", "def f(at=time()): ...", "@given(time())\ndef f(): ..."])
+def test_a_clock_that_is_read_at_import_is_found(line: str) -> None:
+    assert read_at_import(ast.parse(line)) != []
 
 
 def test_nothing_else_lies_at_the_top() -> None:
