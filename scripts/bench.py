@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from rig import SCRIPTS, SECRET, Figures, Inbox, free_port, load, loading, outcome, resident, started, sync_ms
+from outbound import urls
+from rig import SCRIPTS, SECRET, WAITING, Figures, Inbox, free_port, load, loading, outcome, resident, started, sync_ms
 
 HANDLERS = """
 import time
@@ -38,15 +39,6 @@ def tables(db: Transaction) -> None:
 def make(request: Request, db: Transaction) -> Reply:
     [(id,)] = db.execute("insert into made (what) values (?) returning id", (request.json()["id"],))
     return Reply(201, {"id": id}, headers={"Location": f"/made/{id}"})
-"""
-# A target of the same name that finishes nothing: what is accepted meanwhile becomes a backlog.
-WAITING = """
-import asyncio
-from oncebox import Event, on
-
-@on("bench", timeout="1h")
-async def insert(event: Event) -> None:
-    await asyncio.sleep(3600)
 """
 
 
@@ -166,7 +158,13 @@ def junk(args: argparse.Namespace, folder: Path) -> Figures:
     inbox = Inbox(folder)
     inbox.write()
     good: Figures = {"connections": 16, "rate": args.rate, "requests": 10**6, "seconds": args.seconds}
-    bad: Figures = good | {"secret": "wrong", "status": 401, "rate": args.junk, "seconds": args.seconds + 1}
+    bad: Figures = good | {
+        "secret": "wrong",
+        "status": 401,
+        "rate": args.junk,
+        "seconds": args.seconds + 1,
+        "aside": True,
+    }
     pairs, sent = [], 0
     with inbox.serve():
         for pair in range(args.pairs):
@@ -207,7 +205,7 @@ def memory(args: argparse.Namespace, folder: Path) -> Figures:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    parser.add_argument("command", choices=["accepts", "replays", "operations", "drain", "junk", "memory"])
+    parser.add_argument("command", choices=["accepts", "replays", "operations", "drain", "urls", "junk", "memory"])
     parser.add_argument(
         "--dir", type=Path, default=Path(), help="where the file lies (a folder below it; default: here)"
     )
@@ -217,12 +215,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ceiling", type=int, default=40_000, help="requests prepared for each second of a run")
     parser.add_argument("--random-ids", action="store_true")
     parser.add_argument("--routed", action="store_true", help="accepts: each event has a delivery, too")
-    parser.add_argument("--events", type=int, default=None, help="drain: the backlog (50000); memory: in all (100000)")
+    parser.add_argument(
+        "--events", type=int, default=None, help="drain, urls: the backlog (50000, 20000); memory: in all (100000)"
+    )
     parser.add_argument("--rate", type=float, default=3000, help="drain, junk: accepts a second meanwhile")
     parser.add_argument("--junk", type=float, default=1000, help="junk: refused requests a second")
     args = parser.parse_args()
     if args.events is None:
-        args.events = 100_000 if args.command == "memory" else 50_000
+        args.events = {"memory": 100_000, "urls": 20_000}.get(args.command, 50_000)
     return args
 
 
@@ -233,6 +233,7 @@ def main() -> None:
         "replays": accepts,
         "operations": operations,
         "drain": drain,
+        "urls": urls,
         "junk": junk,
         "memory": memory,
     }
