@@ -57,6 +57,7 @@ CLOCKS = {"now", "utcnow", "time", "time_ns", "monotonic", "monotonic_ns", "perf
 
 def read_at_import(node: ast.AST) -> list[str]:
     """The clocks that a module reads while it is imported: what stands in no function, decorators and defaults too."""
+    inside: list[ast.AST]
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         inside = [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]
     elif isinstance(node, ast.Lambda):

@@ -122,14 +122,26 @@ def decode(body: bytes, named: str, limit: int) -> bytes:
         raise too_large(limit) from None
 
 
-async def hear_out(receive: Receive) -> None:
+class Hearing:
+    """What a client sends, and whether there is more of it to come."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.more = True
+
+    async def __call__(self) -> Message:
+        """The next piece."""
+        message = await self._receive()
+        self.more = message.get("more_body", False)
+        return message
+
+
+async def hear_out(receive: Hearing) -> None:
     """Let who is still sending finish, within bounds: a close over unread bytes is a reset, which eats the answer."""
     until = asyncio.get_running_loop().time() + LINGER
-    while (left := until - asyncio.get_running_loop().time()) > 0:
+    while receive.more and (left := until - asyncio.get_running_loop().time()) > 0:
         try:
             async with asyncio.timeout(min(left, SILENCE)):
-                message = await receive()
+                await receive()
         except TimeoutError:
-            return
-        if not message.get("more_body", False):
             return

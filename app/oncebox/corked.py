@@ -1,8 +1,12 @@
-"""Corked: a transport that sends the head of an answer together with its body."""
+"""Corked: a transport that sends the head of an answer together with its body, and waits for no reader for ever."""
 
 from __future__ import annotations
 
 from typing import Any
+
+# Seconds in which nothing of what waits to be sent is taken. The system's own buffer of some megabytes empties first,
+# and tells of it in large steps: a shorter time would end slow readers, too.
+STALL = 300.0
 
 
 class Corked:
@@ -11,9 +15,12 @@ class Corked:
     Only a head that announces a length waits, since its body is written right behind it.
     """
 
-    def __init__(self, transport: Any) -> None:
+    def __init__(self, transport: Any, loop: Any) -> None:
         self._transport = transport
+        self._loop = loop
         self._head = b""
+        self._left = 0
+        self._watching: Any = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -42,3 +49,24 @@ class Corked:
         """Send what waits, then close."""
         self.flush()
         self._transport.close()
+        self.watch()
+
+    def watch(self) -> None:
+        """Something waits to be sent: hang up if the other side takes nothing of it any more."""
+        if self._watching is None:
+            self._left = self._transport.get_write_buffer_size()
+            self._watching = self._loop.call_later(STALL, self._look)
+
+    def _look(self) -> None:
+        self._watching = None
+        left = self._transport.get_write_buffer_size()
+        if left and left == self._left:
+            self._transport.abort()
+        elif left:
+            self.watch()
+
+    def gone(self) -> None:
+        """The connection is lost."""
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
-
+from oncebox.beneath import STATUS_LINE
 from oncebox.content import EMPTY
 
 CLOSE = ("connection", "close")

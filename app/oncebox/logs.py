@@ -9,8 +9,6 @@ import traceback
 
 from oncebox.model import moment
 
-QUIET = 10.0
-
 
 class TextLines(logging.Formatter):
     """`2026-12-02T01:02:03.000004Z INFO oncebox.drain message`, a traceback on the lines below it."""
@@ -33,24 +31,6 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["traceback"] = "".join(traceback.format_exception(*record.exc_info))
         return json.dumps(line)
-
-
-class Seldom:
-    """A warning that anybody outside can cause: told at most every ten seconds, with how often it was true since."""
-
-    def __init__(self, log: logging.Logger, what: str) -> None:
-        self._log, self._what = log, what
-        self._since = 0
-        self._again_at = 0.0
-
-    def say(self, whose: str, now: float) -> None:
-        """It is true once more, of `whose` request; `now` is monotonic."""
-        self._since += 1
-        if now < self._again_at:
-            return
-        more = f" requests={self._since}" if self._since > 1 else ""
-        self._log.warning("request refused %s%s: %s", whose, more, self._what)
-        self._since, self._again_at = 0, now + QUIET
 
 
 def set_up_logs(form: str) -> None:

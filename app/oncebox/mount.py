@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from litestar import Litestar
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from oncebox.origin import called, origin_form
 from oncebox.problem import CONTENT_TYPE, problem
 
 Hook = Callable[[Message, Scope], Awaitable[Any]]
@@ -35,11 +36,12 @@ class Mount:
 
     def takes(self, scope: Scope) -> bool:
         """Whether a request is for what is mounted."""
-        return f"{path_in(scope)}/".startswith(self._below)
+        return not self._path or f"{path_in(scope)}/".startswith(self._below)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; `path` becomes a part of its root, as ASGI has it."""
         path, root = path_in(scope), scope.get("root_path", "")
+        path = path if path.startswith("/") else f"/{path}"  # the asterisk of OPTIONS is nowhere
         inner = {
             **scope,
             "path": f"{root}{path}",
@@ -67,7 +69,11 @@ def beside(app: Litestar, mount: Mount, announce: Callable[[str], None]) -> Iter
         nonlocal address
         if not address and (address := local_address(scope)):
             announce(address)
-        await (mount if mount.takes(scope) else handler)(scope, receive, send)
+        asked = in_origin_form(scope)
+        if mount.takes(asked):
+            await mount(asked, receive, send)
+        else:
+            await handler(scope, receive, send)
 
     app.asgi_handler = entry
     app.before_send = [_for_others(hook, mount) for hook in hooks]
@@ -92,6 +98,20 @@ def path_in(scope: Scope) -> str:
     if root and f"{path}/".startswith(f"{root}/"):
         path = path[len(root) :]
     return _SLASHES.sub("/", path) if "//" in path else path
+
+
+def in_origin_form(scope: Scope) -> Scope:
+    """A request for a whole URL as one for its path (RFC 9112, 3.2.2): not every server makes one of the other."""
+    if "://" not in scope["path"]:
+        return scope
+    root = scope.get("root_path", "").rstrip("/")
+    raw = scope.get("raw_path") or scope["path"].encode()
+    whole = origin_form(raw.removeprefix(root.encode()))
+    if whole is None:
+        return scope
+    path, host = whole
+    asked = {"path": f"{root}{unquote(path)}", "raw_path": root.encode() + path}
+    return {**scope, **asked, "headers": called(scope["headers"], host)}  # type: ignore[return-value]  # of its kind
 
 
 class Announced:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from uvicorn.protocols.http.flow_control import FlowControl
+from oncebox.beneath import FlowControl
 
 # Small enough that the requests within take neither long nor much memory; a body loses little by it.
 PIECE = 4 << 10
@@ -32,6 +32,11 @@ class Unread(FlowControl):
     def drop(self) -> None:
         """Nobody will parse it."""
         self.rest = memoryview(b"")
+
+    def end(self) -> None:
+        """Nothing more is read or parsed."""
+        self.rest = memoryview(b"\0")
+        self.pause_reading()
 
     def resume_reading(self) -> None:
         """Read again, unless something is left to parse."""

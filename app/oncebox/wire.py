@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from oncebox.corked import Corked
+from oncebox.beneath import HIGH_WATER_LIMIT
 from oncebox.direct import Direct
-from oncebox.logs import Seldom
+from oncebox.origin import called, origin_form
+from oncebox.parting import HEAD
 from oncebox.patience import Patience
-from oncebox.problem import CONTENT_TYPE, blank, problem
-from oncebox.unread import PIECE, Unread
+from oncebox.problem import CONTENT_TYPE, blank
+from oncebox.seldom import Seldom, kind_of
+from oncebox.unread import PIECE
 
-# What senders and the proxies before them add stays far below; the parser itself would take any number.
-HEAD = 64 << 10
-TOO_BIG = f"the request line and headers are larger than {HEAD >> 10} KiB"
 FRAMING = (b"content-length", b"transfer-encoding")
 FAILED = blank(500, "the request could not be judged; send it again later. The server's log says why")
-NO_HTTP = "this is not an HTTP/1.1 request that can be understood"
 
-log = logging.getLogger("oncebox.server")
-# Whoever sends such things sends many of them.
-refusals = {400: Seldom(log, NO_HTTP), 431: Seldom(log, TOO_BIG)}
+faults = Seldom(logging.getLogger("oncebox.server"))
 
 
-class HeadTooBig(Exception):
-    """Ends the parsing of a request."""
+class Enough(Exception):
+    """Ends the parsing: the head is too big, or the connection ends with the answer that was given."""
 
 
 class Protocol(Patience):
@@ -42,22 +35,17 @@ class Protocol(Patience):
     most events do, and a task with its messages costs more than all that is done in it.
     """
 
-    flow: Unread
-    _in_head = False
     _in_chunks = False
     _too_big = False
     _again = False
     _goes_on = False
     _head = 0
-    _begun = 0
-    _answering: RequestResponseCycle | None = None
     _takes: Callable[[bytes, bytes], bool] | None = None
     _dated = b""
     _dated_from: object = None
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(Corked(transport))  # type: ignore[arg-type]  # it is one by its methods
-        self.flow = Unread(self.transport)
+        super().connection_made(transport)
         self._takes = getattr(self.app, "takes", None)
 
     def dated(self) -> bytes:
@@ -82,11 +70,15 @@ class Protocol(Patience):
         """Parse what is unread until a request has to wait; after every few others get their turn."""
         self._goes_on = False
         second, unread = self._begun + 2, self.flow
-        while unread.rest and not self.pipeline and self._begun < second:
+        while unread.rest and not self.pipeline and self._begun < second and not self._refused:
             if self.transport.is_closing():
                 unread.drop()
                 break
             self._read(unread.next())
+        if self._refused:
+            if self._answering is None:
+                self.refuse(self._refused)
+            return
         if unread.rest:
             unread.pause_reading()
             self._go_on_soon()
@@ -94,7 +86,9 @@ class Protocol(Patience):
         direct: Any = self.cycle
         if type(direct) is Direct and direct.more_body:
             self._leave_rest_to_a_task(direct)
-        if not self.pipeline:
+        if self._no_more:
+            self.close_behind_the_last()
+        elif not self.pipeline:
             unread.resume_reading()
 
     def _go_on_soon(self) -> None:
@@ -109,18 +103,18 @@ class Protocol(Patience):
         if self._in_head or self._in_chunks:
             self._head += len(data)
             if self._head > HEAD + PIECE:
-                self._too_big = True
-                self.send_400_response(TOO_BIG)
+                self.refuse(431)
                 return
         while data:
             try:
-                self.parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                data = data[upgrade.args[0] :]
-                self._stay()
-                continue
+                try:
+                    self.parser.feed_data(data)
+                except httptools.HttpParserUpgrade as upgrade:
+                    data = data[upgrade.args[0] :]
+                    self._stay()
+                    continue
             except httptools.HttpParserError:
-                self.send_400_response(NO_HTTP)
+                self.refuse(431 if self._too_big else 400)
             return
 
     def _stay(self) -> None:
@@ -172,7 +166,7 @@ class Protocol(Patience):
         self._in_head = False
         if self._head + PIECE > HEAD and self._size() > HEAD:
             self._too_big = True
-            raise HeadTooBig
+            raise Enough
         if self._is_direct():
             self.cycle = Direct(self)  # type: ignore[assignment]  # a cycle by its attributes
         else:
@@ -197,6 +191,8 @@ class Protocol(Patience):
     def _begin(self) -> None:
         """A task of its own for the request whose head has been read."""
         url, headers, expects = self.url, self.headers, self.expect_100_continue
+        if not url.startswith(b"/") and (whole := origin_form(url)):
+            url, headers = whole[0], called(headers, whole[1])
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expects
         self.headers += headers
@@ -213,20 +209,23 @@ class Protocol(Patience):
         self._answering = self.cycle
 
     def on_message_complete(self) -> None:
-        direct: Any = self.cycle
-        if type(direct) is not Direct:
+        cycle: Any = self.cycle
+        if type(cycle) is not Direct:
             if self._again or not (self.parser.should_upgrade() and self._framing()):
                 super().on_message_complete()
-        elif not direct.response_complete:
-            direct.more_body = False
-            self._answer_directly(direct)
+                cycle.more_body = False  # the parent leaves it where the answer came first
+        elif not cycle.response_complete:
+            cycle.more_body = False
+            self._answer_directly(cycle)
+            if not cycle.keep_alive:
+                raise Enough
 
     def _answer_directly(self, direct: Direct) -> None:
         app: Any = self.app
         try:
             app.direct(self.url, self.headers, bytes(direct.body), self.scheme, self.client, direct.reply)
-        except Exception as error:
-            log.error("request failed", exc_info=error)
+        except Exception as error:  # noqa: BLE001  # it is told, though not each time
+            faults.say(self.loop.time(), kind_of(error), "request failed", error)
             if not direct.response_complete:
                 direct.reply(500, CONTENT_TYPE, FAILED)
 
@@ -236,6 +235,7 @@ class Protocol(Patience):
         if self._answering is not None:
             super().on_response_complete()
             self._go_on_soon()
+            self.watch()
             return
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
@@ -243,45 +243,6 @@ class Protocol(Patience):
             if self.flow.rest:
                 self._go_on_soon()
             self.rest()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self.flow.drop()
-        # The parent tells the last request of several only; the others would write into a closed connection.
-        if self._answering is not None:
-            self._answering.disconnected = True
-            self._answering.message_event.set()
-
-    def send_400_response(self, _msg: str) -> None:
-        """Refuse what was read last; whole requests before it get their own answers, and nothing after that."""
-        status, slug, detail = (431, "too-large", TOO_BIG) if self._too_big else (400, "bad-request", NO_HTTP)
-        refusals[status].say(f"peer={self.client[0] if self.client else 'unknown'}", time.monotonic())
-        self._in_head = False
-        self.flow.drop()
-        last = self._last_to_answer()
-        if last is not None:
-            last.keep_alive = False
-            self.flow.pause_reading()
-            return
-        if getattr(self._answering, "response_started", False):
-            # It has begun an answer while the rest of its body came; a second one would look like a part of that.
-            self.transport.close()
-            return
-        body = problem(status, slug, detail)
-        head = b"content-type: %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % (
-            CONTENT_TYPE.encode(),
-            len(body),
-        )
-        self.transport.write(STATUS_LINE[status] + head + body)
-        self.transport.close()
-
-    def _last_to_answer(self) -> Any:
-        """The request before one that cannot be read; None if that has been answered or is the one itself."""
-        if self.pipeline and self.pipeline[0][0].more_body:
-            self.pipeline.popleft()
-            self.cycle = self.pipeline[0][0] if self.pipeline else self._answering  # type: ignore[assignment]
-        last: Any = self.cycle  # None until the first request
-        return None if last is None or last.response_complete or last.more_body else last
 
     def _size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)

@@ -193,6 +193,35 @@ def test_no_more_than_256_wait_in_all_and_the_others_are_told_to_come_again(serv
     assert set(acted(server).values()) == {1}
 
 
+def resident(server: Server) -> int:
+    """The memory of a server, in MiB."""
+    (line,) = [one for one in Path(f"/proc/{server.pid}/status").read_text().splitlines() if one.startswith("VmRSS")]
+    return int(line.split()[1]) >> 10
+
+
+def test_twins_that_wait_hold_no_bodies(serve: Serve) -> None:
+    server = serve(handlers=PROMISED, config=CALLERS).start()
+    size = 4 << 20
+    large = ask("waits", "k", b"x" * size).replace(b"\r\n\r\n", b"\r\nContent-Type: text/plain\r\n\r\n", 1)
+    lines = [server.connect() for _ in range(33)]
+    try:
+        lines[0].sendall(large)
+        until(lambda: acted(server)["k"] == 1, 5)
+        before = resident(server)
+        for line in lines[1:]:
+            line.sendall(large)
+        until(lambda: parse(server.raw(large, timeout=0.5) or b"HTTP/1.1 0 \r\n\r\n").status == 409, 8, "all wait")
+        assert resident(server) - before < 32 * size // 4 >> 20
+        (server.folder / "end").touch()
+        answers = [parse(read_answer(line)) for line in lines]
+    finally:
+        for line in lines:
+            line.close()
+    assert {answer.status for answer in answers} == {201}
+    assert acted(server)["k"] == 1
+    clean_stop(server)
+
+
 @pytest.fixture
 def clocked(tmp_path: Path) -> Iterator[Clocked]:
     server = Clocked(tmp_path / "inbox", at=BEGIN, handlers=PROMISED, config=CALLERS)

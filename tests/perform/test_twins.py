@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from oncebox import Refuse, Reply, Request, Transaction, operation
-from oncebox.perform.flight import Waiters
+from oncebox.perform.answer import CONFLICT, IN_PROGRESS
+from oncebox.perform.flight import Flight, Waiters
 from oncebox.perform.operation import Operation
 from perform.conftest import Box, Got, OpenBox
 
@@ -210,3 +211,25 @@ async def test_a_refused_first_leaves_the_key_to_another_request_that_came_meanw
     async with open_box(make) as box:
         bad, good = await asyncio.gather(box.post("make", "bad"), box.post("make", "good"))
         assert (bad.slug, good.status) == ("blank", 201)
+
+
+async def test_other_requests_that_wait_hold_no_more_than_so_many_bytes_in_all(anyio_backend: str) -> None:
+    waiters, flight = Waiters(patience=5, held=10), Flight(b"first")
+    first = asyncio.ensure_future(waiters.judge(flight, 8))
+    await asyncio.sleep(0)
+    assert (waiters.count, waiters.held) == (1, 8)
+    assert await waiters.judge(flight, 3) is IN_PROGRESS
+    second = asyncio.ensure_future(waiters.judge(flight, 2))
+    await asyncio.sleep(0)
+    flight.own()
+    assert await first is CONFLICT
+    assert await second is CONFLICT
+    assert (waiters.count, waiters.held, flight.waiting) == (0, 0, 0)
+
+
+async def test_one_request_larger_than_that_may_wait(anyio_backend: str) -> None:
+    waiters, flight = Waiters(patience=5, held=10), Flight(b"first")
+    only = asyncio.ensure_future(waiters.judge(flight, 1000))
+    await asyncio.sleep(0)
+    flight.land(IN_PROGRESS)
+    assert await only is None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from process.rig import Client, Server, clean_stop, parse, read_answer, until
+from process.rig import TOKEN, Client, Server, clean_stop, parse, read_answer, until
 
 pytestmark = pytest.mark.process
 
@@ -312,7 +313,8 @@ def test_other_methods_are_405_as_problems(server: Server, method: str, path: st
             return
         assert answer.status == 405
         assert answer.problem == "bad-request"
-        assert answer.headers["allow"]
+        allowed = answer.headers["allow"].split(", ")
+        assert allowed == sorted(allowed) != []
         assert client.request("GET", "/healthz").status == 200
 
 
@@ -345,6 +347,16 @@ def test_a_request_that_asks_for_another_protocol_keeps_its_body(server: Server,
     assert [stored(server, id) for id in ids] == [b'{"a": 1}'] * 2
 
 
+@pytest.mark.parametrize("framing", [b"gzip", b"chunked, gzip", b"identity"])
+def test_who_asks_for_another_protocol_with_a_body_that_cannot_be_read_is_refused(
+    server: Server, framing: bytes
+) -> None:
+    answer = parse(server.raw(POST % b"upgrade-bad" + UPGRADE + b"Transfer-Encoding: %s\r\n\r\n2\r\n{}" % framing))
+    assert (answer.status, answer.problem) == (400, "bad-request")
+    assert stored(server, "upgrade-bad") is None
+    assert "Traceback" not in server.log()
+
+
 def test_what_anybody_can_send_fills_no_log(server: Server) -> None:
     before = len(server.log().splitlines())
     for _ in range(50):
@@ -352,6 +364,18 @@ def test_what_anybody_can_send_fills_no_log(server: Server) -> None:
         assert parse(server.raw(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + UPGRADE + b"\r\n")).status == 200
     assert server.get("/healthz").status == 200
     assert len(server.log().splitlines()) - before <= 2, server.log()
+
+
+def test_who_hangs_up_in_a_body_for_the_api_is_no_fault_of_the_server(server: Server) -> None:
+    before = server.log()
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", server.port)) as line:
+            asked = f"Authorization: Bearer {TOKEN}\r\nExpect: 100-continue\r\nContent-Length: 99\r\n\r\n"
+            line.sendall(b"POST /api/reruns HTTP/1.1\r\nHost: localhost\r\n" + asked.encode() + b'{"source": ')
+            assert line.recv(64).startswith(b"HTTP/1.1 100"), "the body is being read"
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert server.get("/api/stats").status == 200
+    assert server.log() == before
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -17,6 +18,7 @@ from oncebox.body import Receive, read_body, too_large
 from oncebox.clock import wall_clock
 from oncebox.errors import IdConflict, Overloaded, Rejected, StorageFull, StoreError
 from oncebox.model import Arrival, Refused, Stored
+from oncebox.seldom import Seldom, kind_of
 from oncebox.store import Store
 
 __all__ = ["Answer", "Inbox", "Request"]
@@ -25,11 +27,11 @@ __all__ = ["Answer", "Inbox", "Request"]
 # another event and another body is kept, too, since one of the two is a mistake.
 _KEPT = (400, 401, 422)
 _UNSTORED = "the event could not be stored now; send it again later. The server's log says why"
+_LOST = "an event is not stored, and its sender told to come back"
 _NOT_KEPT = (
     "the sender's secret comes with each request and is never stored, so this one cannot be proved genuine again; look "
     "at it, and accept it with --trust if it is what it says"
 )
-
 
 log = logging.getLogger("oncebox.accept")
 
@@ -70,6 +72,7 @@ class Inbox:
         self.clock = clock
         self.refusals = Refusals(store.refuse, clock)
         self.last_used: dict[tuple[str, int], int] = {}
+        self._faults = Seldom(log)
 
     async def accept(self, source: str, request: Request) -> Answer:
         """Take in a request and answer it, with a 2xx only when its events are on disk. Raises ClientGone."""
@@ -135,7 +138,7 @@ class Inbox:
         except Rejected as why:
             return refusal(door, why) if known else self._turn_away(door, why, incoming)
         except StoreError as error:
-            return self._turn_away(door, _refusal_of(error))
+            return self._turn_away(door, self._refusal_of(error))
 
     async def _answered(self, taken: Answer | Taken) -> Answer:
         if isinstance(taken, Answer):
@@ -148,8 +151,8 @@ class Inbox:
         """Its answer, whatever happened: nobody else would hear of a fault."""
         try:
             return self._receipts(taken)
-        except (Exception, asyncio.CancelledError):
-            log.exception("a request to source %s failed", taken.door.source)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # it is told, though not each time
+            self.failed(taken.door.source, error)
             return FAILED
 
     def _receipts(self, taken: Taken) -> Answer:
@@ -161,10 +164,24 @@ class Inbox:
             return answer(taken.arrivals, stored)
         if not isinstance(error, StoreError):
             raise error
-        why = _refusal_of(error)
+        why = self._refusal_of(error)
         if not isinstance(error, IdConflict):
             return self._turn_away(taken.door, why)
         return refusal(taken.door, why) if taken.known else self._turn_away(taken.door, why, taken.incoming)
+
+    def failed(self, source: str, error: BaseException) -> None:
+        """A fault of ours: told in the log, and not each time that it is met."""
+        self._faults.say(time.monotonic(), kind_of(error), f"a request to source {source[:64]!a} failed", error)
+
+    def _refusal_of(self, error: StoreError) -> Rejected:
+        if isinstance(error, IdConflict):
+            return Rejected(422, "id-conflict", str(error))
+        if isinstance(error, Overloaded):
+            slug = "storage-full" if isinstance(error, StorageFull) else "overloaded"
+            return Rejected(503, slug, str(error), (("retry-after", str(error.retry_after)),))
+        # The reason is about the file, which is no sender's business.
+        self._faults.say(time.monotonic(), str(error), f"{_LOST}: {error}")
+        return Rejected(503, "overloaded", _UNSTORED, (("retry-after", "60"),))
 
     def _turn_away(self, door: Door | None, why: Rejected, incoming: Incoming | None = None) -> Answer:
         """Count a refusal, keep its request if a mistake of ours could be behind it, and say why."""
@@ -188,14 +205,3 @@ def again(refused: Refused, door: Door) -> Incoming:
     headers, repeated = read_headers(pairs)
     url, body = door.signed_url(refused.url, query), refused.body
     return Incoming(refused.method, url, query, headers, repeated, body, body, refused.at)
-
-
-def _refusal_of(error: StoreError) -> Rejected:
-    if isinstance(error, IdConflict):
-        return Rejected(422, "id-conflict", str(error))
-    if isinstance(error, Overloaded):
-        slug = "storage-full" if isinstance(error, StorageFull) else "overloaded"
-        return Rejected(503, slug, str(error), (("retry-after", str(error.retry_after)),))
-    # The reason is about the file, which is no sender's business; it is the next line of the log.
-    log.error("an event is not stored, and its sender told to come back: %s", error)
-    return Rejected(503, "overloaded", _UNSTORED, (("retry-after", "60"),))

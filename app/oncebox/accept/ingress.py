@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from urllib.parse import unquote
 
@@ -14,15 +13,13 @@ from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 from oncebox.accept.answer import FAILED
 from oncebox.accept.inbox import Answer, Inbox, Request
 from oncebox.accept.incoming import Incoming, read_headers
-from oncebox.body import ClientGone, hear_out
+from oncebox.body import ClientGone, Hearing, hear_out
 from oncebox.content import EMPTY
 from oncebox.problem import CONTENT_TYPE, problem
 
 Pairs = tuple[tuple[str, str], ...]
 _CLOSE = ("connection", "close")
 _NOWHERE = Answer(404, CONTENT_TYPE, problem(404, "not-found", "events are sent to /in/ and the name of a source"))
-
-log = logging.getLogger("oncebox.accept")
 
 
 def create_ingress(inbox: Inbox, *, path: str = "/in") -> ASGIRouteHandler:
@@ -92,20 +89,21 @@ class Front:
 
 
 async def _serve(inbox: Inbox, name: str, scope: HTTPScope, receive: Receive, send: Send) -> None:
+    heard = Hearing(receive)
     try:
         if not name or "/" in name:
             answer = _NOWHERE
         else:
-            answer = await inbox.accept(name, read_request(scope, receive))
+            answer = await inbox.accept(name, read_request(scope, heard))
     except ClientGone:
         return
-    except Exception:
-        log.exception("a request to source %s failed", ascii(name[:64]))
+    except Exception as error:  # noqa: BLE001  # it is told, though not each time
+        inbox.failed(name, error)
         answer = FAILED
-    await _send(send, answer, receive)
+    await _send(send, answer, heard)
 
 
-def read_request(scope: HTTPScope, receive: Receive) -> Request:
+def read_request(scope: HTTPScope, receive: Receive | Hearing) -> Request:
     """A request as ASGI gives it; its URL is what it says of itself, byte for byte from the path on.
 
     It counts only where no URL is configured: anybody may send any Host.
@@ -128,7 +126,7 @@ def read_request(scope: HTTPScope, receive: Receive) -> Request:
     )
 
 
-async def _send(send: Send, answer: Answer, receive: Receive) -> None:
+async def _send(send: Send, answer: Answer, heard: Hearing) -> None:
     headers = [(b"content-type", answer.content_type.encode("latin-1"))]
     body = answer.body if answer.status not in EMPTY else b""
     if answer.status != 204:  # RFC 9110, 8.6
@@ -139,5 +137,5 @@ async def _send(send: Send, answer: Answer, receive: Receive) -> None:
     closes = _CLOSE in answer.headers
     await send({"type": "http.response.body", "body": body, "more_body": closes})
     if closes:
-        await hear_out(receive)
+        await hear_out(heard)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -57,15 +57,24 @@ class Desk:
         try:
             operation, caller, key = self._admitted(asked)
             wire = await read_body(asked.receive, self.limit, _length(asked.value(b"content-length")))
-            body = decode(wire, asked.value(b"content-encoding"), self.limit)
+            request = self._request(asked, operation, caller, key, wire)
         except Rejected as why:
             return of_error(why)
+        parts = (request.method, request.path, request.query, request.content_type, request.body)
+        size = len(request.body)
+        print_ = fingerprint(*parts) if size < LARGE else await asyncio.to_thread(fingerprint, *parts)
+        call = self.performer.perform(operation, request, print_)
+        # While a twin waits, nobody but the call has its body, which lets go of it.
+        del wire, request, parts
+        return await call
+
+    def _request(self, asked: Asked, operation: Operation[..., object], caller: str, key: str, wire: bytes) -> Request:
         headers = Headers(
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in asked.headers
             if name.lower() != AUTHORIZATION  # a secret of ours
         )
-        request = Request(
+        return Request(
             operation=operation.name,
             caller=caller,
             key=key,
@@ -73,11 +82,8 @@ class Desk:
             path=f"{PATH}/{operation.name}",
             query=asked.query,
             headers=headers,
-            body=body,
+            body=decode(wire, asked.value(b"content-encoding"), self.limit),
         )
-        parts = (request.method, request.path, request.query, request.content_type, body)
-        print_ = fingerprint(*parts) if len(body) < LARGE else await asyncio.to_thread(fingerprint, *parts)
-        return await self.performer.perform(operation, request, print_)
 
     def _admitted(self, asked: Asked) -> tuple[Operation[..., object], str, str]:
         operation = self.performer.operations.get(asked.operation)

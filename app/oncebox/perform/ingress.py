@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from oncebox.body import ClientGone, Receive, hear_out
+from oncebox.body import ClientGone, Hearing, Receive, hear_out
 from oncebox.perform.answer import Answer, of_error
 from oncebox.perform.desk import PATH, Asked, Desk
+from oncebox.seldom import Seldom, kind_of
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
-log = logging.getLogger("oncebox.perform")
+faults = Seldom(logging.getLogger("oncebox.perform"))
 
 _CLOSE = ("connection", "close")
 _REPLAYED = (b"idempotent-replayed", b"true")
@@ -43,18 +45,19 @@ def below_root(scope: Scope) -> str:
 
 
 async def _serve(desk: Desk, name: str, scope: Scope, receive: Receive, send: Send) -> None:
-    asked = Asked(name, scope["method"], scope["query_string"].decode("latin-1"), scope["headers"], receive)
+    heard = Hearing(receive)
+    asked = Asked(name, scope["method"], scope["query_string"].decode("latin-1"), scope["headers"], heard)
     try:
         answer = await desk.serve(asked)
     except ClientGone:
         return
-    except Exception as error:
-        log.exception("a call of operation %s failed", ascii(name[:64]))
+    except Exception as error:  # noqa: BLE001  # it is told, though not each time
+        faults.say(time.monotonic(), kind_of(error), f"a call of operation {name[:64]!a} failed", error)
         answer = of_error(error)
-    await _send(send, answer, receive)
+    await _send(send, answer, heard)
 
 
-async def _send(send: Send, answer: Answer, receive: Receive) -> None:
+async def _send(send: Send, answer: Answer, heard: Hearing) -> None:
     result = answer.result
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in result.headers]
     if result.status not in _NO_LENGTH:
@@ -65,5 +68,5 @@ async def _send(send: Send, answer: Answer, receive: Receive) -> None:
     await send({"type": "http.response.start", "status": result.status, "headers": headers})
     await send({"type": "http.response.body", "body": result.body, "more_body": closes})
     if closes:
-        await hear_out(receive)
+        await hear_out(heard)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,7 @@ from oncebox.perform.outcome import Outcome, failed, undecided
 from oncebox.perform.request import Request
 from oncebox.perform.signature import BLOCKING
 from oncebox.perform.work import Work, report
+from oncebox.seldom import Seldom
 from oncebox.store import DONE, UNKNOWN, Ended, Store
 
 DAY = 86_400.0
@@ -61,6 +63,7 @@ class Performer:
         self._running: Counter[str] = Counter()
         self._group: TaskGroup | None = None
         self._stopping = False
+        self._faults = Seldom(log)
         self._empty = asyncio.Event()
 
     async def open(self) -> None:
@@ -106,13 +109,17 @@ class Performer:
         """Perform a call, or wait for the one that is performed now, or find the one that was."""
         key = (request.caller, request.key)
         while (flight := self._flights.get(key)) is not None:
-            answer = await self.waiters.join(flight, fingerprint)
+            if flight.fingerprint == fingerprint:
+                del request  # a twin's is never performed
+                return await self.waiters.join(flight)
+            answer = await self.waiters.judge(flight, len(request.body))
             if answer is not None:
                 return answer
         try:
             flight = self._start(key, operation, request, fingerprint)
         except Overloaded as error:
             return of_error(error)
+        del request
         return await asyncio.shield(flight.landed)
 
     def _start(
@@ -220,7 +227,8 @@ class Performer:
                     outcome = failed(operation, f"the reply cannot be kept: {error}", type(error).__name__)
                     report(operation, request, outcome)
                     continue
-                log.error("operation not written operation=%s: it is tried again (%s)", operation.name, error)
+                told = f"operation not written operation={operation.name}: it is tried again ({error})"
+                self._faults.say(time.monotonic(), operation.name, told)
                 flight.land(of_error(error))
                 await anyio.sleep(PAUSE)
                 continue

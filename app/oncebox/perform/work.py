@@ -17,6 +17,7 @@ from oncebox.perform.outcome import Outcome, body_of, failed, raised, returned
 from oncebox.perform.reply import dropped
 from oncebox.perform.request import Request
 from oncebox.perform.signature import BLOCKING, STAGED
+from oncebox.seldom import Seldom
 from oncebox.store import DONE, Perform, Store, Transaction
 from oncebox.store.staging import StagedTransaction
 
@@ -26,6 +27,8 @@ MARGIN = 0.005
 QUIET = 10.0
 
 log = logging.getLogger("oncebox.perform")
+# Callers may send as many that fail as they like.
+failures = Seldom(log)
 
 
 class Work:
@@ -118,13 +121,12 @@ class Work:
 
 
 def report(operation: Operation[..., Any], request: Request, outcome: Outcome) -> None:
-    """One line for what failed. What an error says may quote a body, so only its kind and place are told."""
+    """A line for what failed. What an error says may quote a body, so only its kind and place are told."""
     if outcome.reason:
-        log.error(
-            "operation failed operation=%s caller=%s attempt=%d key=%s reason=%s",
-            operation.name,
-            request.caller or "-",
-            request.attempt,
-            {"": "free", "failed": "free"}.get(outcome.state, outcome.state),
-            outcome.reason,
+        key = {"": "free", "failed": "free"}.get(outcome.state, outcome.state)
+        failures.say(
+            time.monotonic(),
+            f"{operation.name} {outcome.reason}",
+            f"operation failed operation={operation.name} caller={request.caller or '-'} attempt={request.attempt} "
+            f"key={key} reason={outcome.reason}",
         )

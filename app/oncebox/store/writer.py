@@ -18,6 +18,7 @@ import aiosqlite
 
 from oncebox.errors import Overloaded, StorageFull, StoreError
 from oncebox.model import Arrival, Call, Performed, Stored
+from oncebox.seldom import Seldom, kind_of
 from oncebox.store import Perform, accepts
 from oncebox.store.books import Books
 from oncebox.store.calls import Asked, Calls
@@ -70,6 +71,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._closing = False
         self._trial_at = self._quiet_until = self._held_quiet_until = 0.0
+        self._faults = Seldom(log)
         self._care_at = time.monotonic() + CARE
 
     def accept(self, arrivals: Sequence[Arrival]) -> asyncio.Future[list[Stored]]:
@@ -113,9 +115,10 @@ class Writer:
             for turn in turns:
                 try:
                     await turn()
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001  # told, though not each time; the writer goes on
                     if not is_of_the_disk(error):
-                        log.error("writer failed turn=%s", turn.__name__.removeprefix("_serve_"), exc_info=error)
+                        what = f"writer failed turn={turn.__name__.removeprefix('_serve_')}"
+                        self._faults.say(time.monotonic(), kind_of(error), what, error)
                     elif not is_busy(error) and time.monotonic() >= self._quiet_until:  # all is tried again
                         self._quiet_until = time.monotonic() + QUIET
                         log.error("%s", unwritten(error))
