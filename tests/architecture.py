@@ -49,6 +49,8 @@ ACTS_IN_ACCEPT = ("accept", "accept.body*", "accept.door*", "accept.inbox", "acc
 PURE = (
     "drain.retry",
     "drain.breaker",
+    "drain.ahead",
+    "drain.room",
     "perform.callers",
     "perform.decision",
     "perform.fingerprint",

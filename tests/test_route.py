@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from oncebox.model import Arrival, Planned
 from oncebox.pointer import MISSING, Document, canonical, equal, parse
-from oncebox.route import Route, compile_router, internal_sources
+from oncebox.route import Route, compile_router, internal_sources, reach
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False),
@@ -153,6 +154,80 @@ def test_an_extractor_gives_the_order_key_and_its_faults_give_none() -> None:
 
     router = compile_router([Route(ordered_by=lambda a: a.source, to=("a",)), Route(ordered_by=broken, to=("b",))])
     assert list(router(arrival())) == [Planned("a", "stripe"), Planned("b", None)]
+
+
+class Sly(str):
+    """A text that answers nothing as a text does."""
+
+    __slots__ = ()
+
+    def encode(self, *_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    def __str__(self) -> str:
+        return "x" * 10_000_000
+
+
+async def later() -> str:
+    return "k"
+
+
+def deeper(arrival: Arrival) -> str:
+    return deeper(arrival)
+
+
+def leave(_arrival: Arrival) -> str:
+    raise SystemExit(3)
+
+
+def stop(_arrival: Arrival) -> str:
+    raise GeneratorExit
+
+
+@pytest.mark.parametrize(
+    ("function", "key"),
+    [
+        (lambda _: "a", "a"),
+        (lambda _: 7, "7"),
+        (lambda _: Sly("sly"), "sly"),
+        (lambda _: None, None),
+        (lambda _: b"bytes", None),
+        (lambda _: {"a": object()}, None),
+        (lambda _: object(), None),
+        (lambda _: later(), None),
+        (lambda _: 10**5000, None),
+        (deeper, None),
+        (leave, None),
+        (stop, None),
+    ],
+)
+def test_an_odd_end_of_an_extractor_harms_nobody(function: Any, key: str | None) -> None:
+    router = compile_router([Route(ordered_by=function, to=("a",)), Route(to=("b",))])
+    assert list(router(arrival())) == [Planned("a", key), Planned("b", None)]
+
+
+def test_an_absurdly_long_key_of_an_extractor_is_kept_short() -> None:
+    router = compile_router([Route(ordered_by=lambda _: "x" * 10_000_000, to=("a",))])
+    [planned] = router(arrival())
+    assert planned.order_key is not None
+    assert len(planned.order_key) < 100
+
+
+def test_a_fault_of_an_extractor_is_said_once_and_quotes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def odd(arrival: Arrival) -> str:
+        raise ValueError(arrival.body)
+
+    router = compile_router([Route(ordered_by=odd, to=("a", "b"))])
+    for _ in range(3):
+        router(arrival(body=b"confidential"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "ordered_by failed target=a,b: it ended with ValueError; such an event is in no order"
+    ]
+
+
+def test_the_targets_that_events_of_a_source_may_come_to_are_known() -> None:
+    routes = [Route(source="a", to=("x",)), Route(source="*", to=("y",)), Route(source="b*", to=("x", "z"))]
+    assert reach(routes, {"a", "b", "c"}) == {"x": {"a", "b"}, "y": {"a", "b", "c"}, "z": {"b"}}
 
 
 def test_the_first_matching_route_decides_the_order_key() -> None:

@@ -140,7 +140,8 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """A delivery that is running now. (seq, target, run, attempt) names the attempt; a settle repeats it."""
+    """A delivery that is running now. (seq, target, run, attempt) names the attempt; a settle repeats it. `history`: a
+    rerun has queued it."""
 
     event: Event
     target: str
@@ -149,6 +150,7 @@ class Claimed(msgspec.Struct, frozen=True):
     failures: int
     suspect: int = 0
     encoding: str | None = None
+    history: bool = False
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from oncebox.accept.doors import compile_doors
 from oncebox.config import Config
 from oncebox.errors import ConfigError, OnceboxError
 from oncebox.server import Parts, let_pass
-from oncebox.wiring import all_routes, callers, internal, keeps_dead, route_by, skipping, unreached
+from oncebox.wiring import all_routes, callers, internal, keeps_dead, route_by, sharing, skipping, unreached
 
 RESTART = ("handlers", "server", "store", "tokens", "targets")
 
@@ -67,6 +67,7 @@ async def reload(parts: Parts, load: Callable[[], Config]) -> bool:
     routing.internal = internal(config, routes)
     routing.keeps_dead = keeps_dead(config)
     routing.skipping = skipped
+    routing.reach = sharing(config, routes)
     await _pass_dead(parts, skipped)
     for sentence in unreached(config, parts.handlers, routes):
         log.warning("configuration %s", sentence)

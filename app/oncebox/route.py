@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -17,6 +19,10 @@ Memory = dict[tuple[str, str | None], "Plan"]
 # Types come from senders, so the memory of seen ones must be bounded.
 REMEMBERED = 4096
 GLOB = frozenset("*?[")
+# Kinds of fault of one function that are said.
+FAULTS = 20
+
+log = logging.getLogger("oncebox.route")
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,13 +46,15 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A compiled route: the conditions on the body, the order, and the targets."""
+    """A compiled route: the conditions on the body, the order, and the targets. `told` are the faults of its order that
+    have been said."""
 
     where: tuple[tuple[Path, object], ...]
     pointer: Path | None
     extractor: Extractor | None
     to: tuple[str, ...]
     plain: tuple[Planned, ...]
+    told: set[str]
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -86,6 +94,7 @@ def compile_step(route: Route) -> Step:
         extractor=None if isinstance(order, str) else order,
         to=route.to,
         plain=tuple(Planned(target) for target in route.to),
+        told=set(),
     )
 
 
@@ -119,10 +128,33 @@ def order_key(step: Step, arrival: Arrival, document: Document) -> str | None:
     if step.extractor is None:
         return None
     try:
-        found = step.extractor(arrival)
-    except Exception:  # noqa: BLE001  # an odd event must not fail the accept of its neighbours
+        return _key_of(step.extractor(arrival))
+    except BaseException as error:  # noqa: BLE001  # an odd event, or SystemExit, must not fail the accept of its neighbours
+        _tell(step, type(error).__name__ if not isinstance(error, OddKey) else str(error))
         return None
-    return None if found is None else key_text(found)
+
+
+class OddKey(TypeError):
+    """What a function gave is no order key."""
+
+
+def _key_of(found: object) -> str | None:
+    """What a function of the user's gave, as a plain text of a sane length whatever class it is of."""
+    if isinstance(found, str):
+        return key_text(str.__str__(found))
+    if found is None or isinstance(found, (int, float)):
+        return key_text(found)
+    if inspect.iscoroutine(found):
+        found.close()
+    raise OddKey(f"a {type(found).__name__} in place of a text")
+
+
+def _tell(step: Step, fault: str) -> None:
+    """Each kind of fault once: events come by the thousand. What an error says may quote a body."""
+    if fault not in step.told and len(step.told) < FAULTS:
+        step.told.add(fault)
+        names = ",".join(step.to)
+        log.warning("ordered_by failed target=%s: it ended with %s; such an event is in no order", names, fault)
 
 
 def internal_sources(
@@ -139,3 +171,13 @@ def listened(routes: Iterable[Route], names: Iterable[str]) -> set[str]:
     """Those of the names that at least one route listens to."""
     globs = {route.source for route in routes}
     return {name for name in names if any(fnmatchcase(name, glob) for glob in globs)}
+
+
+def reach(routes: Iterable[Route], sources: Collection[str]) -> dict[str, frozenset[str]]:
+    """By target, those of the sources whose events may come to it."""
+    reached: dict[str, frozenset[str]] = {}
+    for route in routes:
+        some = frozenset(name for name in sources if fnmatchcase(name, route.source))
+        for target in route.to:
+            reached[target] = reached.get(target, frozenset()) | some
+    return reached

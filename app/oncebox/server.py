@@ -54,6 +54,7 @@ from oncebox.wiring import (
     known_targets,
     load,
     route_by,
+    sharing,
     skipping,
     store_options,
     unreached,
@@ -115,7 +116,9 @@ async def running(config: Config, wall: Callable[[], int] = wall_clock) -> Async
             await set_up(store, handlers, clock)
             await let_pass(store, skipped, clock)
         client = await stack.enter_async_context(open_client())
-        drain = Drain(store, handlers, targets=configured(config, client, clock, os.environ), now=clock)
+        store.routing.reach = sharing(config, routes)
+        targets = configured(config, client, clock, os.environ)
+        drain = Drain(store, handlers, targets=targets, now=clock, reach=store.routing.sources_of)
         drains.append(drain)
         inbox, feeder = Inbox(doors, store, clock), Feeder(store, clock)
         stream = Stream(store, drain.recent)

@@ -11,7 +11,7 @@ from oncebox.errors import ConfigError
 from oncebox.listening import Listener, unheard
 from oncebox.operate.targets import Known
 from oncebox.perform.callers import Callers
-from oncebox.route import Route, Router, compile_router, internal_sources
+from oncebox.route import Route, Router, compile_router, internal_sources, reach
 from oncebox.store.options import Options
 
 
@@ -48,6 +48,11 @@ def internal(config: Config, routes: list[Route]) -> frozenset[str]:
     """The sources that handlers may emit into."""
     declared = [name for name, source in config.sources.items() if source.internal]
     return internal_sources(routes, declared=declared, receiving=set(config.sources) - set(declared))
+
+
+def sharing(config: Config, routes: list[Route]) -> dict[str, frozenset[str]]:
+    """By target, the sources whose events may come to it."""
+    return reach(routes, {*config.sources, *internal(config, routes)})
 
 
 def callers(config: Config) -> Callers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,13 @@ Make = Callable[[Client], Sequence[Target]]
 
 @asynccontextmanager
 async def delivering(
-    path: Path, make: Make, *, ordered_by: str | None = None, skipping: frozenset[str] = frozenset(), grace: float = 1.0
+    path: Path,
+    make: Make,
+    *,
+    ordered_by: str | None = None,
+    skipping: frozenset[str] = frozenset(),
+    grace: float = 1.0,
+    reach: Collection[str] = ("demo",),
 ) -> AsyncIterator[Inbox]:
     drains: list[Drain] = []
 
@@ -86,7 +92,7 @@ async def delivering(
         targets = make(client)
         router = compile_router([Route(ordered_by=ordered_by, to=tuple(target.name for target in targets))])
         async with open_store(path, router=router, woken=woken, skipping=skipping) as store:
-            drain = Drain(store, Handlers(), targets=targets)
+            drain = Drain(store, Handlers(), targets=targets, reach=lambda _target: reach)
             drains.append(drain)
             async with anyio.create_task_group() as group:
                 group.start_soon(drain.run)

@@ -10,7 +10,8 @@ import pytest
 from drain.conftest import OpenBox, arrival
 from drain.delivering import QUICK, delivering, wall
 from oncebox.drain.handler import on
-from oncebox.drain.lane import COURTESY, Lane
+from oncebox.drain.lane import Lane
+from oncebox.drain.limits import COURTESY
 from oncebox.drain.pace import BURST
 from oncebox.drain.shared import Shared
 from oncebox.drain.verdict import OK, Verdict
@@ -75,7 +76,7 @@ async def test_a_lane_starts_no_more_than_its_courtesy_beside_a_crowd(tmp_path: 
 async def test_a_lane_has_the_room_of_its_courtesy_only_while_there_is_a_crowd(tmp_path: Path) -> None:
     async with delivering(tmp_path / "inbox.db", lambda _: []) as inbox:
         lane = Lane(Instant(), Shared(inbox.store, wall, lambda: 0.0))
-        lane._courtesy = lane._courtesy.took(int(COURTESY), time.monotonic())
+        lane._limits.courtesy = lane._limits.courtesy.took(int(COURTESY), time.monotonic())
         assert (lane._room(), lane._full().seconds) == (SLOTS, 0.001)
         async with sending(inbox.store, sent):
             await until(inbox.store.crowded)

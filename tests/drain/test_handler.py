@@ -266,3 +266,20 @@ def test_a_handler_inside_of_a_list_is_noted_and_not_one_that_also_has_a_name(mo
     assert "handler f at" in note
     assert "inside of h_held.ALL" in note
     assert load_handlers([module("h_named", f"{made}ALL = {{'g': g}}\n")], tmp_path).notes == ()
+
+
+async def _later(_event: object) -> str:
+    return "k"
+
+
+def _many(_event: object) -> Iterator[str]:
+    yield "k"
+
+
+@pytest.mark.parametrize("function", [7, b"/id", _later, _many])
+def test_what_cannot_give_an_order_is_refused_where_it_is_written(function: Any) -> None:
+    with pytest.raises(HandlerError, match=r"ordered_by is .*; it must be a JSON pointer such as"):
+
+        @on("demo", ordered_by=function)
+        def handler(_event: Event) -> None:
+            return

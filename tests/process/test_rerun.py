@@ -14,6 +14,7 @@ from oncebox.model import Planned
 from oncebox.store.sqlite import open_store
 from process.rig import TOKEN, Client, Server, clean_stop, percentile, until
 from process.servers import Serve
+from process.shop import hook, opened
 from store.conftest import arrival
 
 HANDLERS = """
@@ -29,9 +30,9 @@ def record(event, db):
 """
 
 
-async def write_events(database: Path, count: int) -> None:
+async def write_events(database: Path, count: int, target: str = "record") -> None:
     """History that waits for its first run."""
-    async with open_store(database, router=lambda _: (Planned("record"),)) as store:
+    async with open_store(database, router=lambda _: (Planned(target),)) as store:
         for first in range(0, count, 500):
             await store.accept([arrival(f"evt_{n}") for n in range(first, min(first + 500, count))])
 
@@ -105,6 +106,28 @@ def test_live_events_do_not_wait_for_a_rerun_at_full_rate(serve: Serve) -> None:
     assert len(delays) == len(waited) > 10
     assert percentile(delays, 0.95) < 50
     clean_stop(server)
+
+
+def test_live_events_do_not_wait_for_a_rerun_at_a_slow_url(serve: Serve) -> None:
+    with opened() as shop:
+        server = serve(config=hook(shop))
+        anyio.run(write_events, server.database, 500, "shop")
+        server.start()
+        server.until_quiet(30)
+        shop.pause = 0.025
+        order(server, "POST", "/api/reruns", {"source": "demo"})
+        sent: dict[str, float] = {}
+        with Client(server) as client:
+            while not ended(server) and len(sent) < 50:
+                client.post(f"live_{len(sent)}")
+                sent[f"live_{len(sent)}"] = time.time()
+                time.sleep(0.04)
+        assert not ended(server)
+        until(lambda: sent.keys() <= shop.came.keys(), 10)
+        delays = [(shop.came[id] - at) * 1000 for id, at in sent.items()]
+        sys.stdout.write(f"ms to a URL beside a rerun: p50 {percentile(delays, 0.5):.1f} max {max(delays):.1f}\n")
+        assert percentile(delays, 0.9) < 50
+        server.kill()
 
 
 REVIVED = """

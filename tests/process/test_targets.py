@@ -5,94 +5,23 @@ from __future__ import annotations
 import random
 import signal
 import time
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock, Thread
 
 import pytest
-from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from process.rig import Client, clean_stop, refused, until
+from process.rig import Client, clean_stop, percentile, refused, until
 from process.servers import Serve
+from process.shop import RETRY, Shop, hook, opened
 
 pytestmark = pytest.mark.process
-
-SECRET = "whsec_" + b64encode(b"s" * 24).decode()
-RETRY = 'retry = { base = "10ms", ceiling = "50ms", factor = 2 }'
-
-
-class Shop:
-    """A receiver in threads of this process that verifies what it gets and counts what it acknowledged."""
-
-    def __init__(self) -> None:
-        self.acknowledged: Counter[str] = Counter()
-        self.order: list[str] = []
-        self.forged = 0
-        self.status = 200
-        self.pause = 0.0
-        self._lock = Lock()
-        shop = self
-
-        class Hook(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                shop.take(self)
-
-            def log_message(self, format: str, *args: object) -> None:
-                return
-
-        class Listener(ThreadingHTTPServer):
-            daemon_threads = True
-            request_queue_size = 128
-
-            def handle_error(self, request: object, client_address: object) -> None:
-                return
-
-        self._listener = Listener(("127.0.0.1", 0), Hook)
-        self.url = f"http://127.0.0.1:{self._listener.server_address[1]}/hook"
-        Thread(target=self._listener.serve_forever, args=(0.02,), daemon=True).start()
-
-    def take(self, request: BaseHTTPRequestHandler) -> None:
-        body = request.rfile.read(int(request.headers["Content-Length"]))
-        time.sleep(self.pause)
-        try:
-            Webhook(SECRET).verify(body, {name.lower(): value for name, value in request.headers.items()})
-        except WebhookVerificationError:
-            self.forged += 1
-        status = self.status  # once: it may change between the answer and the counting of it
-        request.send_response(status)
-        request.send_header("Content-Length", "0")
-        request.end_headers()
-        if status == 200:
-            with self._lock:
-                self.acknowledged[request.headers["Oncebox-Id"]] += 1
-                self.order.append(request.headers["Oncebox-Id"])
-
-    def until(self, count: int) -> None:
-        """So many have been acknowledged."""
-        until(lambda: len(self.acknowledged) >= count, 20)
-
-    def close(self) -> None:
-        self._listener.shutdown()
-        self._listener.server_close()
 
 
 @pytest.fixture
 def shop() -> Iterator[Shop]:
-    opened = Shop()
-    yield opened
-    opened.close()
-
-
-def hook(shop: Shop, more: str = "") -> str:
-    return (
-        f'[targets.shop]\nurl = "{shop.url}"\nsecret = "plain:{SECRET}"\nconcurrency = 4\n{RETRY}\n'
-        f'[[routes]]\nsource = "demo"\nto = "shop"\n{more}'
-    )
+    with opened() as shop:
+        yield shop
 
 
 def test_a_kill_at_any_moment_loses_nothing_and_repeats_only_what_was_in_flight(serve: Serve, shop: Shop) -> None:
@@ -115,6 +44,25 @@ def test_a_kill_at_any_moment_loses_nothing_and_repeats_only_what_was_in_flight(
     assert sum(shop.acknowledged.values()) - count <= 3 * 4 * kills
     assert shop.forged == 0
     clean_stop(server)
+
+
+def test_a_source_whose_events_hang_at_a_url_delays_no_other_there(serve: Serve, shop: Shop) -> None:
+    other = "[sources.other]\nid = 'header:Idempotency-Key'\nunsigned = true\n"
+    config = hook(shop, f"{other}[[routes]]\nsource = 'other'\nto = 'shop'\n")
+    server = serve(config=config).start()
+    shop.hangs = ("hang",)
+    waited: list[float] = []
+    with Client(server) as client:
+        for n in range(40):
+            client.post(f"hang{n}", source="other")
+        for n in range(60):
+            client.post(f"good{n}")
+            sent = time.time()
+            until(lambda n=n: f"good{n}" in shop.came, 10)  # type: ignore[misc]
+            waited.append((shop.came[f"good{n}"] - sent) * 1000)
+    assert percentile(waited, 0.5) < 50
+    assert percentile(waited, 0.9) < 50
+    server.kill()
 
 
 def test_a_kill_during_an_outage_changes_nothing(serve: Serve, shop: Shop) -> None:

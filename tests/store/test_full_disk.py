@@ -16,7 +16,7 @@ from oncebox.model import Call, Claimed, Performed, Result, Settled, StagedWrite
 from oncebox.store import Transaction
 from oncebox.store.edge import told
 from oncebox.store.sqlite import SQLiteStore
-from store.conftest import NOW, Running, arrival, books_are_right, drain, ended, rows
+from store.conftest import NOW, Open, Running, arrival, books_are_right, drain, ended, rows
 
 pytestmark = pytest.mark.anyio
 
@@ -224,3 +224,84 @@ async def test_a_refused_accept_says_what_would_help(
         await store.accept([arrival("large", b"x" * (1 << 20))])
     assert "look into the system's log" in store.writer.trouble
     assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+async def refusals(store: SQLiteStore, running: Running, count: int) -> None:
+    """Slices, each when what was put off is due again."""
+    for n in range(count):
+        await store.process(["handler"], running, lambda n=n: NOW + n * 6_000_000)  # type: ignore[misc]
+    await store.release_held(NOW)
+
+
+async def attempts(store: SQLiteStore) -> list[tuple[object, ...]]:
+    return await rows(store, "select e.id, d.state, d.failures from deliveries d join events e using (seq) order by 1")
+
+
+@pytest.mark.parametrize("handler", [grow, grow_and_hide_it])
+async def test_a_handler_that_alone_is_refused_again_and_again_fails_like_any_other(
+    store: SQLiteStore, handler: object
+) -> None:
+    await with_effects(store, "before", "large", "after")
+    running = Running(handler)  # type: ignore[arg-type]  # one of two functions
+    with without_room(store):
+        await refusals(store, running, 3)
+        assert await attempts(store) == [("after", "done", 0), ("before", "done", 0), ("large", "pending", 0)]
+        assert running.seen.count("large") > 1
+        await refusals(store, running, 5)
+        await store.accept([arrival("meanwhile")])
+        await drain(store, running)
+    assert await rows(store, "select id from effects order by 1") == [("after",), ("before",), ("meanwhile",)]
+    [(state, outcome, error, number)] = await rows(
+        store, "select d.state, a.outcome, a.detail, a.number from deliveries d join attempts a using (seq)"
+    )
+    assert (state, outcome, number) == ("pending", "error", 1)
+    assert "database or disk is full" in error
+    assert "takes what others write" in error
+    await books_are_right(store)
+
+
+async def test_on_a_disk_that_is_short_no_refusal_counts_however_often(open_any: Open) -> None:
+    async with open_any(least=lambda disk: disk) as store:
+        store.writer.short = ""
+        await with_effects(store, "large")
+        with without_room(store):
+            await refusals(store, Running(grow), 8)
+            assert await attempts(store) == [("large", "pending", 0)]
+            assert await rows(store, "select * from attempts") == []
+
+
+async def test_one_whose_commit_alone_is_refused_holds_up_no_other(store: SQLiteStore, database: Path) -> None:
+    await with_effects(store, "large", "small")
+
+    def handler(claimed: Claimed, db: Transaction) -> None:
+        """Too much for the log, and too little to leave the cache before the commit."""
+        count(claimed, db)
+        if claimed.event.id == "large":
+            db.execute("insert into heaps values (zeroblob(3000000))")
+
+    running = Running(handler)
+    await store.writer.slice(store.care.truncate)
+    await store.write(lambda db: db.execute("insert into heaps values (zeroblob(2000000))"), NOW)
+    await store.writer.slice(store.care.checkpoint)
+    with full(database):
+        await refusals(store, running, 2)
+        assert await attempts(store) == [("large", "pending", 0), ("small", "done", 0)]
+        await refusals(store, running, 5)
+    assert await rows(store, "select id from effects") == [("small",)]
+    assert await rows(store, "select outcome, number from attempts") == [("error", 1)]
+    await books_are_right(store)
+
+
+async def test_staged_writes_that_are_refused_again_and_again_fail_their_attempt(store: SQLiteStore) -> None:
+    await with_effects(store, "e1")
+    [claimed] = await store.claim("handler", 1, NOW)
+    staged = StagedWrites((("insert into heaps values (zeroblob(?))", (100_000,)),))
+    with without_room(store):
+        for _ in range(2):
+            with pytest.raises(StorageFull):
+                await store.settle(ended(claimed), staged, ended(claimed, "pending"))
+        assert await store.settle(ended(claimed), staged, ended(claimed, "pending"))
+    [(state, error)] = await rows(store, "select d.state, a.detail from deliveries d join attempts a using (seq)")
+    assert state == "pending"
+    assert error.startswith("staged: what it writes was refused (database or disk is full)")
+    await books_are_right(store)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from typing import NoReturn
 
+import msgspec
 import pytest
 
 from oncebox.errors import ForbiddenSQL, StoreError
 from oncebox.model import Arrival, Claimed, Planned, Settled, StagedWrites
 from oncebox.store import Transaction
+from oncebox.store.books import Books
 from oncebox.store.choice import Picked
-from oncebox.store.reruns import put_back
+from oncebox.store.reruns import HISTORY, put_back
 from oncebox.store.settlement import Settlement, settle_some
 from oncebox.store.sqlite import SQLiteStore
 from store.conftest import NOW, Open, Running, arrival, books_are_right, drain, ended, rows
@@ -97,6 +101,63 @@ async def test_sources_take_turns_so_that_a_noisy_one_delays_no_other(store: SQL
     await store.accept([arrival("q2", source="quiet")])
     one, two = await store.claim("handler", 1, NOW), await store.claim("handler", 1, NOW)
     assert {one[0].event.source, two[0].event.source} == {"noisy", "quiet"}
+
+
+class Portions(msgspec.Struct, frozen=True):
+    """So many of each source, and of reruns; others get all they want."""
+
+    of: dict[str, int]
+    history: int = 1000
+
+    def most(self, source: str, *, history: bool = False) -> int:
+        return self.history if history else self.of.get(source, 1000)
+
+    def took(self, source: str, count: int, *, history: bool = False) -> Portions:
+        if history:
+            return msgspec.structs.replace(self, history=self.history - count)
+        return msgspec.structs.replace(self, of={**self.of, source: self.most(source) - count})
+
+
+async def test_a_claim_takes_no_more_of_a_source_than_its_share(store: SQLiteStore) -> None:
+    for source, count in (("a", 9), ("b", 9), ("c", 2)):
+        await store.accept([arrival(f"{source}{n}", source=source) for n in range(count)])
+    claimed = await store.claim("handler", 12, NOW, share=Portions({"a": 3, "b": 0}))
+    assert sorted(one.event.id for one in claimed) == ["a0", "a1", "a2", "c0", "c1"]
+    assert await store.claim("handler", 12, NOW, share=Portions({"a": 0, "b": 0})) == []
+    rest = await store.claim("handler", 20, NOW)
+    assert Counter(one.event.source for one in rest) == {"a": 6, "b": 9}
+
+
+async def test_a_source_without_a_share_does_not_lessen_the_room_of_the_others(store: SQLiteStore) -> None:
+    for source in ("a", "b"):
+        await store.accept([arrival(f"{source}{n}", source=source) for n in range(9)])
+    claimed = await store.claim("handler", 6, NOW, share=Portions({"b": 0}))
+    assert [one.event.id for one in claimed] == [f"a{n}" for n in range(6)]
+
+
+async def test_reruns_have_a_share_of_their_own_over_all_sources(store: SQLiteStore) -> None:
+    for source in ("a", "b"):
+        await store.accept([arrival(f"{source}{n}", source=source) for n in range(4)])
+    for one in await store.claim("handler", 8, NOW):
+        await store.settle(ended(one))
+    await store.change(lambda db, books: [again(db, books, seq) for seq in range(1, 9)])
+    await store.accept([arrival("live", source="a")])
+    claimed = await store.claim("handler", 8, NOW, share=Portions({}, history=3))
+    assert [one.history for one in claimed] == [False, True, True, True]
+    assert claimed[0].event.id == "live"
+    assert await store.claim("handler", 8, NOW, share=Portions({}, history=0)) == []
+    assert len(await store.claim("handler", 8, NOW)) == 5
+
+
+def again(db: sqlite3.Connection, books: Books, seq: int) -> bool:
+    return put_back(db, Picked(seq, "handler", 1, None), None, HISTORY, NOW, books, frozenset())
+
+
+async def test_sources_without_a_share_are_left_out_of_the_next_due_time(store: SQLiteStore) -> None:
+    await store.accept([arrival("early", source="a", at=NOW + 1), arrival("late", source="b", at=NOW + 2)])
+    assert await store.next_due(["handler"]) == NOW + 1
+    assert await store.next_due(["handler"], Portions({"a": 0})) == NOW + 2
+    assert await store.next_due(["handler"], Portions({"a": 0, "b": 0})) is None
 
 
 async def test_per_order_key_one_starts_when_the_one_before_is_done(open_any: Open) -> None:

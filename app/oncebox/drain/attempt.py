@@ -38,7 +38,7 @@ class Attempt:
         jitter: Callable[[], float],
         on_stuck: Callable[[], None],
         judge: Callable[[Verdict | None], Verdict | None] | None = None,
-        on_ended: Callable[[], None] | None = None,
+        on_ended: Callable[[Attempt], None] | None = None,
         hand_over: Callable[[Attempt, Settled, str], None] | None = None,
     ) -> None:
         self.target = target
@@ -46,6 +46,7 @@ class Attempt:
         self.stuck = False
         self.ended = False
         self.handed_over = False
+        self._begun = time.monotonic()
         self._ledger = ledger
         self._now = now
         self._jitter = jitter
@@ -74,7 +75,7 @@ class Attempt:
             verdict = self._judge(verdict)
         if self._on_ended is not None:
             self.ended = True
-            self._on_ended()
+            self._on_ended(self)
         if verdict is None:
             await self._ledger.release([self.claimed])
         elif self._hand_over is not None and verdict.staged is None:
@@ -83,6 +84,11 @@ class Attempt:
             self._hand_over(self, outcome, verdict.reason)
         else:
             await self._settle(verdict, started_at, duration)
+
+    @property
+    def took(self) -> float:
+        """Seconds since it has got its slot."""
+        return time.monotonic() - self._begun
 
     @property
     def working(self) -> bool:

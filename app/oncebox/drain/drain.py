@@ -15,7 +15,7 @@ from oncebox.condition import Condition
 from oncebox.drain.handler import TRANSACTIONAL
 from oncebox.drain.lane import Lane
 from oncebox.drain.load import Handlers
-from oncebox.drain.shared import Loop, Rest, Shared
+from oncebox.drain.shared import Loop, Reach, Rest, Shared
 from oncebox.drain.slicing import Slicing
 from oncebox.drain.suspects import Suspects
 from oncebox.drain.target import HandlerTarget, Target
@@ -42,7 +42,8 @@ async def set_up(store: Store, handlers: Handlers, now: Callable[[], int] = wall
 
 
 class Drain:
-    """Everything that happens to stored events. `targets` are those that are not Python handlers."""
+    """Everything that happens to stored events. `targets` are those that are not Python handlers; `reach` says which
+    sources a target's events come from (None: any): one that nobody else shares has all of its slots."""
 
     def __init__(
         self,
@@ -53,10 +54,11 @@ class Drain:
         now: Callable[[], int] = wall_clock,
         sync_timeout: float = 1.0,
         jitter: Callable[[], float] = random.random,
+        reach: Reach = lambda _target: None,
     ) -> None:
         transactional = [h for h in handlers.handlers if h.kind == TRANSACTIONAL]
         others = [HandlerTarget(h, store, now) for h in handlers.handlers if h.kind != TRANSACTIONAL]
-        self._shared = shared = Shared(store, now, jitter)
+        self._shared = shared = Shared(store, now, jitter, reach)
         self._slicing = Slicing(
             TransactionalRunner(transactional, now, sync_timeout=sync_timeout, jitter=jitter), shared
         )

@@ -201,12 +201,22 @@ def _route(
         canonical(value)
     if isinstance(ordered_by, str):
         parse(ordered_by)
+    elif ordered_by is not None:
+        _refuse_no_order(ordered_by)
     return Route(source=source, type=type, where=dict(where or {}), ordered_by=ordered_by, to=(name,))
 
 
 def _refuse_no_glob(word: str, text: object) -> None:
     if not isinstance(text, str) or not text:
         raise ValueError(f'{word} is {text!r}; it must be a name or a glob such as "invoice.*"')
+
+
+def _refuse_no_order(function: object) -> None:
+    if not callable(function) or _is_async(function) or inspect.isgeneratorfunction(function):
+        raise ValueError(
+            f'ordered_by is {function!r}; it must be a JSON pointer such as "/data/customer", or a plain function '
+            "(`def`, without yield) that takes what arrived and returns a text"
+        )
 
 
 def _timeout(timeout: str | float) -> float:

@@ -1,39 +1,36 @@
-"""Lane: the slots of one target, and the loop that fills them."""
+"""Lane: the loop that fills the slots of one target, and what an attempt does to them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import anyio
 
 from oncebox.condition import Condition
+from oncebox.drain.ahead import Ahead
 from oncebox.drain.attempt import Attempt, report_end
 from oncebox.drain.backlog import Backlog
+from oncebox.drain.limits import Limits
 from oncebox.drain.outage import Outage
 from oncebox.drain.outcomes import End, Outcomes
-from oncebox.drain.pace import Pace
+from oncebox.drain.room import Room
 from oncebox.drain.shared import LONGEST_REST, Rest, Shared
-from oncebox.drain.signal import Bell
+from oncebox.drain.signal import Bell, together
+from oncebox.drain.slots import Slots
 from oncebox.drain.standing import Standing
 from oncebox.drain.target import Target
 from oncebox.model import Claimed, Settled
 
 # How many outcomes may wait to be written while more is started.
 UNWRITTEN = 256
-# What a quick target (so many a second) ends within a moment (seconds: some commits) is claimed in advance, up to so
-# many; more is claimed while three quarters of it are left. New events wait behind it, so the moment is short. If the
-# target turns slow meanwhile, what waits so long is given back: it neither blocks others nor looks as if it ran.
-QUICK = 400.0
-AHEAD = 0.04
-MOST_AHEAD = 256
+# Seconds after which the others are looked at although enough waits, because nothing of that can start; and after which
+# it is given back: it neither blocks others nor looks as if it ran.
+LULL = 0.01
 STALE = 0.25
-# So many a second beside a crowd of accepts, which come first: what waits is on disk.
-COURTESY = 800.0
 
 log = logging.getLogger("oncebox.drain")
 
@@ -49,29 +46,26 @@ class Lane:
         # What runs in this process cannot be down.
         self.outage = None if target.in_process else Outage(target.name, target.retry)
         self._shared = shared
-        # Claimed and not started: only for targets that end faster than claims are written.
-        self._ready: deque[Claimed] = deque()
-        self._ahead = 0
+        # What waits in it was claimed in advance: only for targets that end faster than claims are written.
+        self._slots = Slots(target.concurrency, target.timeout, lambda: shared.reach(target.name))
+        self._ahead = Ahead()
         self._ended = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._since = 0.0
         self._outcomes = Outcomes(shared.ledger, self._on_written)
         self._unwritten = 0
-        self._busy = 0
-        self._stuck = 0
         self._standing = Standing()
         self.asleep = False
-        self._pace, self._courtesy = Pace(target.rate), Pace(COURTESY)
+        self._limits = Limits(target.rate, self.outage, shared.store.crowded)
 
     @property
     def resting(self) -> bool:
         """Nothing runs, nothing is due, and nobody has rung."""
-        return self.asleep and not self.bell.rung and not (self._busy or self._ready or self._unwritten)
+        return self.asleep and not self.bell.rung and not (self._slots.busy or self._slots.waiting or self._unwritten)
 
     @property
     def stuck(self) -> bool:
         """Every slot is held by an attempt that goes on after its time."""
-        return self._stuck >= self.target.concurrency
+        return self._slots.stuck >= self.target.concurrency
 
     @property
     def down(self) -> bool:
@@ -89,13 +83,15 @@ class Lane:
         """Fill the free slots; without room, rest until a slot is free or the rate allows more."""
         self.bell.quiet()
         looked_at = self._shared.now()
-        if self._ready and (self.down or time.monotonic() - self._since > STALE):
-            await self.give_back()
+        await self._give_stale_back()
         await self._come_back()
-        room, took = await self._fill()
+        room, took, left = await self._fill()
         if self._shared.stopping or (room and took == room):
             return None
-        return await self._shared.rest([self.target.name], looked_at, took=took > 0) if room else self._full()
+        if not room:
+            return self._full()
+        rest = await self._shared.rest([self.target.name], looked_at, self.bell, took=took > 0, share=left)
+        return Rest(min(rest.seconds, self._patience()), quiet=rest.quiet)
 
     def begin(self, claimed: Claimed) -> Attempt:
         """Start one attempt; it takes a slot, whether one is free or not."""
@@ -114,8 +110,16 @@ class Lane:
 
     async def give_back(self) -> None:
         """What was claimed and has not started is claimed again later."""
-        ready, self._ready, self._ahead = list(self._ready), deque(), 0
-        await self._shared.ledger.release(ready)
+        self._ahead = Ahead(ended=self._ended, since=time.monotonic())
+        await self._shared.ledger.release(self._slots.clear())
+
+    async def _give_stale_back(self) -> None:
+        if not self._slots.waiting:
+            return
+        if self.down:
+            await self.give_back()
+        else:
+            await self._shared.ledger.release(self._slots.clear_idle(time.monotonic(), STALE))
 
     def _attempt(self, claimed: Claimed) -> Attempt:
         shared = self._shared
@@ -123,7 +127,7 @@ class Lane:
         if self.outage is not None:
             more = (self.outage.judge(claimed), self._on_ended, self._hand_over)
         attempt = Attempt(self.target, claimed, shared.ledger, shared.now, shared.jitter, self._on_stuck, *more)
-        self._busy += 1
+        self._slots.hold(claimed)
         shared.attempts.add(attempt)
         shared.recent.note(claimed.event.seq)
         return attempt
@@ -137,108 +141,104 @@ class Lane:
         self.backlog = Backlog(since=self._shared.now())
 
     def _room(self) -> int:
-        now = time.monotonic()
-        allowed = self._pace.room(now)
-        if self._shared.store.crowded():
-            allowed = min(allowed, self._courtesy.room(now))
-        if self.outage is not None:
-            allowed = min(allowed, self.outage.breaker.room(now))
-        free = self.target.concurrency + self._ahead - self._busy - len(self._ready)
-        if self._unwritten > UNWRITTEN + self.target.concurrency or self._has_enough():
+        if self._unwritten > UNWRITTEN + self.target.concurrency:
             return 0
-        return int(max(0, min(free, allowed)))
+        now = time.monotonic()
+        return int(max(0, min(self._wanted(now), self._limits.room(now))))
+
+    def _wanted(self, now: float) -> int:
+        """For the free slots and what is claimed in advance; if enough waits that cannot start, for the others."""
+        free = self._slots.free
+        if not self._has_enough():
+            return free + self._ahead.count - self._slots.waiting
+        return free if self._slots.stalled(now, LULL) else 0
 
     def _has_enough(self) -> bool:
-        return len(self._ready) > self._ahead * 3 // 4
+        return self._slots.waiting > self._ahead.count * 3 // 4
+
+    def _patience(self) -> float:
+        """What waits and cannot start is looked at again soon."""
+        if not self._slots.waiting:
+            return LONGEST_REST
+        return LULL if self._slots.free > 0 else STALE
 
     def _full(self) -> Rest:
         """Without room: until a slot is free, which rings, or until the rate or the breaker allows more."""
-        if self._ready:
-            return Rest(STALE)
-        if self._busy >= self.target.concurrency:
-            return Rest(LONGEST_REST)
-        now = time.monotonic()
-        wait = self._pace.wait(now)
-        if self._shared.store.crowded():
-            wait = max(wait, self._courtesy.wait(now))
-        if self.outage is not None:
-            wait = max(wait, self.outage.breaker.rest(now))
-        return Rest(min(max(0.001, wait), LONGEST_REST))
+        if self._slots.waiting or self._slots.free <= 0:
+            return Rest(self._patience())
+        return Rest(min(max(0.001, self._limits.wait(time.monotonic())), LONGEST_REST))
 
-    async def _fill(self) -> tuple[int, int]:
-        """Claim and start as much as there is room for; the room there was, and what was started (all of the room, if
-        there may be more)."""
+    async def _fill(self) -> tuple[int, int, Room | None]:
+        """Claim and start as much as there is room for; the room there was, what was started (all of the room, if
+        there may be more), and what each source might still have had."""
         if self._room() == 0:
-            return 0, 0
+            return 0, 0, None
         if self.target.in_process:
             await self._shared.gate.enter()
         room, took = self._room(), 0
+        left = self._slots.room(max(0, self._ahead.count - self._slots.waiting))
         try:
             # What has been claimed must be started or given back, even if this task is cancelled meanwhile.
             with anyio.CancelScope(shield=True):
-                took = await self._claim(room) if room else 0
+                took, left = await self._claim(room, left) if room else (0, left)
         finally:
             if self.target.in_process:
                 self._shared.gate.leave()
         if room:
-            self.backlog = self.backlog.after(room, took)
+            self.backlog = self.backlog.after(room, room if left.tight else took)
             self._look_ahead()
-        return room, took
+        return room, took, left
 
     def _look_ahead(self) -> None:
         """Claim in advance what ends within a moment; nothing where each is waited for."""
-        now = time.monotonic()
         if self.outage is not None and self.target.rate is None:
-            rate = self._ended / max(now - self._since, 0.001)
-            self._ahead = min(int(rate * AHEAD), MOST_AHEAD) if rate >= QUICK else 0
-        self._ended, self._since = 0, now
+            self._ahead = self._ahead.after(self._ended, time.monotonic(), self.target.concurrency)
 
-    async def _claim(self, room: int) -> int:
-        """The oldest, and the share that is kept for new ones; what is asked for together is claimed in one commit."""
+    async def _claim(self, room: int, share: Room) -> tuple[int, Room]:
+        """The oldest, and the part that is kept for new ones."""
         kept = self.backlog.kept(room)
-        old = room - kept
         if not kept:
-            return await self._take(old)
-        fresh = await self._both(kept, old) if old else await self._take(kept, self.backlog.since)
-        if old:
-            return fresh
-        return fresh if fresh == kept else fresh + await self._take(kept - fresh)
+            return await self._take(room, share)
+        if self._ahead.count and kept < room:
+            return await self._both(kept, room - kept, share)
+        fresh, left = await self._take(kept, share, self.backlog.since)
+        if fresh == kept == room:
+            return fresh, left
+        older, left = await self._take(room - fresh, left)
+        return fresh + older, left
 
-    async def _both(self, kept: int, old: int) -> int:
-        """Both in one commit; what one of them got is started, even if the other fails."""
-        took = await asyncio.gather(self._take(kept, self.backlog.since), self._take(old), return_exceptions=True)
-        failed = next((one for one in took if isinstance(one, BaseException)), None)
-        if failed is not None:
-            raise failed
-        fresh, older = (one for one in took if isinstance(one, int))
-        return kept + old if older == old else fresh + older
+    async def _both(self, kept: int, old: int, share: Room) -> tuple[int, Room]:
+        """Both in one commit, for quick targets: what is claimed too much waits a moment only."""
+        since = self.backlog.since
+        (fresh, _), (older, left) = await together(self._take(kept, share, since), self._take(old, share))
+        return kept + old if older == old else fresh + older, left
 
-    async def _take(self, count: int, since: int = 0) -> int:
-        claimed = await self._shared.store.claim(self.target.name, count, self._shared.now(), since)
+    async def _take(self, count: int, share: Room, since: int = 0) -> tuple[int, Room]:
+        claimed = await self._shared.store.claim(self.target.name, count, self._shared.now(), since, share)
         if self._shared.stopping:
             await self._shared.ledger.release(claimed)
-            return 0
-        self._pace = self._pace.took(len(claimed), time.monotonic())
-        if self._shared.store.crowded():
-            self._courtesy = self._courtesy.took(len(claimed), time.monotonic())
-        self._ready += claimed
+            return 0, share
+        self._limits.took(len(claimed), time.monotonic())
+        self._slots.put(claimed)
         self._start_ready()
-        return len(claimed)
+        return len(claimed), share.after(claimed)
 
     def _start_ready(self) -> None:
-        while self._may_start():
-            self.begin(self._ready.popleft())
+        while (claimed := self._next()) is not None:
+            self.begin(claimed)
 
-    def _may_start(self) -> bool:
-        if not self._ready or self._shared.stopping or self._busy >= self.target.concurrency:
-            return False
-        return self.outage is None or self.outage.breaker.room(time.monotonic()) > 0
+    def _next(self) -> Claimed | None:
+        if self._shared.stopping or not self._slots.waiting:
+            return None
+        if self.outage is not None and self.outage.breaker.room(time.monotonic()) <= 0:
+            return None
+        return self._slots.next()
 
     async def _work(self, attempt: Attempt) -> None:
         """One slot: this attempt, then one after the other for as long as something is ready."""
         await self._follow(attempt)
-        while self._may_start():
-            await self._follow(self._attempt(self._ready.popleft()))
+        while (claimed := self._next()) is not None:
+            await self._follow(self._attempt(claimed))
 
     async def _follow(self, attempt: Attempt) -> None:
         try:
@@ -253,9 +253,9 @@ class Lane:
         if attempt.ended:
             self._unwritten -= 1
         else:
-            self._busy -= 1
+            self._slots.leave(attempt.claimed, attempt.took)
         if attempt.stuck:
-            self._stuck -= 1
+            self._slots.stuck -= 1
         elif self.target.in_process:
             self._shared.gate.leave()
         self._shared.recent.note(attempt.claimed.event.seq)
@@ -264,9 +264,9 @@ class Lane:
         self._ring()
         self._shared.pulse.beat()
 
-    def _on_ended(self) -> None:
+    def _on_ended(self, attempt: Attempt) -> None:
         """The slot is free for the next one while the outcome of this one is being written."""
-        self._busy -= 1
+        self._slots.leave(attempt.claimed, attempt.took)
         self._unwritten += 1
         self._ended += 1
         self._ring()
@@ -293,7 +293,7 @@ class Lane:
 
     def _on_stuck(self) -> None:
         """It may go on for ever, so nobody who wants to be alone waits for it."""
-        self._stuck += 1
+        self._slots.stuck += 1
         if self.target.in_process:
             self._shared.gate.leave()
         self._shared.pulse.beat()

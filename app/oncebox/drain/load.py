@@ -89,7 +89,9 @@ def _is_decorated(value: object) -> bool:
 def _imported(name: str, folder: Path) -> ModuleType:
     try:
         module = importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise HandlerError(_cannot_import(name, folder, error)) from error
     file = getattr(module, "__file__", None)
     ours = folder.joinpath(*name.split("."))

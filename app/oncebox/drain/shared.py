@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -13,11 +13,14 @@ from oncebox.drain.ledger import Ledger
 from oncebox.drain.signal import Bell, Gate, Pulse
 from oncebox.model import MICROSECONDS
 from oncebox.recent import Recent
-from oncebox.store import Store
+from oncebox.store import Share, Store
 
 # Timers are set by the wall clock, which may jump: a loop looks again at least this often.
 LONGEST_REST = 60.0
 BLOCKED_REST = 1.0
+
+
+Reach = Callable[[str], Collection[str] | None]
 
 
 class Rest(msgspec.Struct, frozen=True):
@@ -41,10 +44,14 @@ class Loop(Protocol):
 
 
 class Shared:
-    """The store and the clock, who is in flight, and the gate that lets a suspect run alone."""
+    """The store and the clock, who is in flight, and the gate that lets a suspect run alone. `reach` says which sources
+    a target's events come from; None: any."""
 
-    def __init__(self, store: Store, now: Callable[[], int], jitter: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, now: Callable[[], int], jitter: Callable[[], float], reach: Reach = lambda _target: None
+    ) -> None:
         self.store = store
+        self.reach = reach
         self.now = now
         self.jitter = jitter
         self.ledger = Ledger(store, now)
@@ -56,15 +63,18 @@ class Shared:
         self.stopping = False
         self.group: TaskGroup | None = None
 
-    async def rest(self, names: Sequence[str], looked_at: int, *, took: bool) -> Rest:
-        """How long these targets can wait, after a look at `looked_at` that took something or nothing."""
-        due = await self.store.next_due(names)
+    async def rest(
+        self, names: Sequence[str], looked_at: int, bell: Bell, *, took: bool, share: Share | None = None
+    ) -> Rest:
+        """How long these targets can wait, after a look at `looked_at` that took something or nothing; sources that
+        have no `share` wait for another's end, not for a time. `bell` was quiet before the look."""
+        due = await self.store.next_due(names, share)
         if due is None:
             return Rest(LONGEST_REST, quiet=True)
         wait = (due - self.now()) / MICROSECONDS
         if wait > 0:
             return Rest(min(wait + 0.001, LONGEST_REST), quiet=True)
-        if took or due > looked_at:
+        if took or due > looked_at or bell.rung:
             return Rest(0)
         # Due, and yet it was not taken: a suspect, or something that a person has to see to.
         self.suspect_bell.ring()

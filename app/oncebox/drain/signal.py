@@ -1,10 +1,15 @@
-"""Signals between the drain's tasks: a bell that wakes one loop, a pulse that many can watch, a gate."""
+"""Signals between the drain's tasks: a bell that wakes one loop, a pulse that many can watch, a gate; and two that end
+together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import anyio
+
+T = TypeVar("T")
 
 
 class Bell:
@@ -82,3 +87,13 @@ class Gate:
         """Let everybody in again."""
         self.closed = False
         self._pulse.beat()
+
+
+async def together(one: Awaitable[T], other: Awaitable[T]) -> tuple[T, T]:
+    """What two come to that run at once. What one raises is raised when the other has ended, too."""
+    first, second = await asyncio.gather(one, other, return_exceptions=True)
+    if isinstance(first, BaseException):
+        raise first
+    if isinstance(second, BaseException):
+        raise second
+    return first, second

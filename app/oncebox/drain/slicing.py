@@ -50,7 +50,7 @@ class Slicing:
             if done.settled and self._shared.store.crowded():
                 await asyncio.sleep(COURTESY)
             return None if done.settled else Rest(BREATH)
-        return await self._shared.rest(self.names, looked_at, took=bool(done.settled))
+        return await self._shared.rest(self.names, looked_at, self.bell, took=bool(done.settled))
 
     async def run_alone(self, suspect: Claimed) -> None:
         """Run one claimed suspect in a transaction of its own, however long the file refuses."""

@@ -69,6 +69,18 @@ class Runner(Protocol):
         ...
 
 
+class Share(Protocol):
+    """How much of one claim each source may have. A plain value: it is asked on the writer's thread."""
+
+    def most(self, source: str, *, history: bool = False) -> int:
+        """How many deliveries of a source, of new events or of reruns."""
+        ...
+
+    def took(self, source: str, count: int, *, history: bool = False) -> Share:
+        """What is left when it has got so many."""
+        ...
+
+
 class Slice(Protocol):
     """What one slice of transactional work came to."""
 
@@ -147,9 +159,11 @@ class Store(Protocol):
         too, and IdConflict."""
         ...
 
-    async def claim(self, target: str, limit: int, now: int, since: int = 0) -> list[Claimed]:
+    async def claim(
+        self, target: str, limit: int, now: int, since: int = 0, share: Share | None = None
+    ) -> list[Claimed]:
         """Mark up to `limit` due deliveries of a target as running, its sources in turn, live ones before reruns. With
-        `since` only live ones that are due since then."""
+        `since` only live ones that are due since then; with `share` no more of a source than it says."""
         ...
 
     async def hasten(self, target: str, seqs: Sequence[int]) -> None:
@@ -192,8 +206,9 @@ class Store(Protocol):
         """Give back what the next slice would have run; called once, when the drain stops."""
         ...
 
-    async def next_due(self, targets: Sequence[str]) -> int | None:
-        """When the next pending delivery (suspects too) of these targets is due, in unix microseconds."""
+    async def next_due(self, targets: Sequence[str], share: Share | None = None) -> int | None:
+        """When the next pending delivery (suspects too) of these targets is due, in unix microseconds; with `share`
+        those of sources that may have nothing are left out."""
         ...
 
     async def recover(self, python_targets: Sequence[str], now: int) -> int:

@@ -11,6 +11,7 @@ import msgspec
 
 from oncebox.encoding import decode
 from oncebox.model import Claimed, Event, event_headers
+from oncebox.store import Share
 from oncebox.store.books import Books
 from oncebox.store.routing import Routing
 from oncebox.store.settles import end
@@ -24,7 +25,7 @@ NEXT_SOURCE = own(
 )
 COLUMNS = (
     "d.seq, d.target, d.source, d.run, d.attempts, d.failures, d.suspect, e.id, e.type, e.received_at, e.parent, "
-    "p.headers, p.content_type, p.encoding, p.body, (select r.again from reruns r where r.id = d.rerun)"
+    "p.headers, p.content_type, p.encoding, p.body, (select r.again from reruns r where r.id = d.rerun), d.lane"
 )
 JOINS = "cross join events e on e.seq = d.seq left join payloads p on p.seq = d.seq"
 DUE = own(
@@ -83,14 +84,22 @@ class Claims:
         self._last: dict[tuple[str, int], str] = {}
 
     def take(
-        self, db: sqlite3.Connection, target: str, limit: int, now: int, books: Books, since: int = 0
+        self,
+        db: sqlite3.Connection,
+        target: str,
+        limit: int,
+        now: int,
+        books: Books,
+        since: int = 0,
+        share: Share | None = None,
     ) -> list[Claimed]:
         """Up to `limit` due deliveries of a target, marked as running; live ones before reruns. With `since` only live
-        ones that are due since then."""
+        ones that are due since then; of each source no more than its `share`."""
         found: list[Row] = []
         for lane in (0,) if since else (0, 1):
             if len(found) < limit:
-                found += self._due(db, target, lane, limit - len(found), since, now)
+                some, share = self._due(db, target, lane, limit - len(found), since, now, share)
+                found += some
         return self._start(db, found, now, books, alone=False)
 
     def take_suspect(self, db: sqlite3.Connection, targets: Sequence[str], now: int, books: Books) -> Claimed | None:
@@ -101,40 +110,54 @@ class Claims:
         claimed = self._start(db, db.execute(sql, [*targets, now]).fetchall(), now, books, alone=True)
         return claimed[0] if claimed else None
 
-    def next_due(self, db: sqlite3.Connection, targets: Sequence[str]) -> int | None:
-        """The earliest due time of what is pending for these targets."""
+    def next_due(self, db: sqlite3.Connection, targets: Sequence[str], share: Share | None = None) -> int | None:
+        """The earliest due time of what is pending for these targets, and has a share."""
         if not targets:
             return None
-        dues = [self._first_due(db, target, lane) for target in targets for lane in (0, 1)]
+        dues = [self._first_due(db, target, lane, share) for target in targets for lane in (0, 1)]
         suspect = db.execute(members(FIRST_SUSPECT, len(targets), "and suspect > 0"), list(targets)).fetchone()
         return min((due for due in (*dues, suspect[0]) if due is not None), default=None)
 
-    def _first_due(self, db: sqlite3.Connection, target: str, lane: int) -> int | None:
-        firsts = [db.execute(FIRST, (target, lane, source)).fetchone() for source in self._turn(db, target, lane)]
+    def _first_due(self, db: sqlite3.Connection, target: str, lane: int, share: Share | None) -> int | None:
+        turn = self._turn(db, target, lane, share)
+        firsts = [db.execute(FIRST, (target, lane, source)).fetchone() for source in turn]
         return min((row[0] for row in firsts if row is not None), default=None)
 
-    def _due(self, db: sqlite3.Connection, target: str, lane: int, limit: int, since: int, now: int) -> list[Row]:
-        """Each source gets an equal share of the room, and what one leaves goes to the next."""
+    def _due(
+        self,
+        db: sqlite3.Connection,
+        target: str,
+        lane: int,
+        limit: int,
+        since: int,
+        now: int,
+        share: Share | None,
+    ) -> tuple[list[Row], Share | None]:
+        """Each source gets an equal part of the room, and what one leaves goes to the next; the share that is left."""
         found: list[Row] = []
-        turn = self._turn(db, target, lane)
+        turn = self._turn(db, target, lane, share)
         for position, source in enumerate(turn):
             room = limit - len(found)
             if room <= 0:
                 break
-            share = max(1, room // (len(turn) - position))
-            rows = db.execute(DUE, (target, lane, source, since, now, share)).fetchall()
+            part = max(1, room // (len(turn) - position))
+            if share is not None:
+                part = min(part, share.most(source, history=lane > 0))
+            rows = db.execute(DUE, (target, lane, source, since, now, part)).fetchall() if part else ()
             if rows:
                 self._last[target, lane] = source
-            found += rows
-        return found
+                found += rows
+                share = None if share is None else share.took(source, len(rows), history=lane > 0)
+        return found, share
 
-    def _turn(self, db: sqlite3.Connection, target: str, lane: int) -> list[str]:
-        """The sources that have something pending, the one after the last served first."""
+    def _turn(self, db: sqlite3.Connection, target: str, lane: int, share: Share | None) -> list[str]:
+        """The sources that have something pending and a share, the one after the last served first."""
         sources: list[str] = []
         after = ""
         while (row := db.execute(NEXT_SOURCE, (target, lane, after)).fetchone()) is not None:
             after = row[0]
-            sources.append(after)
+            if share is None or share.most(after, history=lane > 0) > 0:
+                sources.append(after)
         last = self._last.get((target, lane), "")
         return [s for s in sources if s > last] + [s for s in sources if s <= last]
 
@@ -189,9 +212,8 @@ def _set_aside(db: sqlite3.Connection, row: Row, why: str, now: int, books: Book
 
 def claimed(row: Row, instance: str) -> Claimed:
     """A row of the claim as the attempt that it starts. Raises ValueError or MsgspecError for what cannot be read."""
-    seq, target, source, run, attempts, failures, suspect, id, type, at, parent, headers, kind, encoding, raw, again = (
-        row
-    )
+    seq, target, source, run, attempts, failures, suspect, id, type, at, parent, *body, again, lane = row
+    headers, kind, encoding, raw = body
     if headers is None:
         raise Gone(GONE)
     event = Event(
@@ -210,4 +232,4 @@ def claimed(row: Row, instance: str) -> Claimed:
         instance=instance,
         again=bool(again),
     )
-    return Claimed(event, target, run, attempts + 1, failures, suspect, encoding)
+    return Claimed(event, target, run, attempts + 1, failures, suspect, encoding, lane > 0)

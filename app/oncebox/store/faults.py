@@ -40,6 +40,11 @@ def is_of_the_disk(error: BaseException) -> bool:
     return is_busy(error) or error_name(error).startswith(DISK)
 
 
+def is_refused(error: BaseException) -> bool:
+    """The disk does not take it; whether another program holds the file has nothing to do with that."""
+    return is_of_the_disk(error) and not is_busy(error)
+
+
 def advice(error: BaseException) -> str:
     """What a person can do about an error of SQLite's."""
     name = error_name(error)

@@ -12,7 +12,8 @@ import aiosqlite
 import msgspec
 
 from oncebox.model import Arrival, Claimed, Refused, Settled, StagedWrites, Stored
-from oncebox.store import Runner, Transaction, ends, refusals
+from oncebox.store import Runner, Share, Transaction, ends, refusals
+from oncebox.store.blame import Blame
 from oncebox.store.books import Books
 from oncebox.store.busy import Busy
 from oncebox.store.calling import Calling
@@ -84,7 +85,7 @@ class SQLiteStore:
         )
         self.crowded = self.writer.crowded
         self._staged = Staged(
-            self.books, self.guard, self.busy, self.writer.tell, sync_timeout=self.slices.sync_timeout
+            self.books, self.guard, self.busy, self.blame, self.writer.tell, sync_timeout=self.slices.sync_timeout
         )
         self.operations = Calling(self.writer, self.books, self._staged, self._view, self.boot)
 
@@ -102,6 +103,7 @@ class SQLiteStore:
             least=options.least,
             wal_max=options.wal_max,
         )
+        self.blame = Blame(self.care.shortage)
         self.pauses.load(self._raw)
         self.guard = Guard(self._raw)
         self.claims = Claims(self.boot, self.instance, self.routing)
@@ -114,6 +116,7 @@ class SQLiteStore:
             self.guard,
             self.pauses.__contains__,
             self.busy,
+            self.blame,
             sync_timeout=timeout,
         )
         self.performing = Performing(self._raw, self.books, self.guard, self.routing, self.busy, sync_timeout=timeout)
@@ -125,11 +128,13 @@ class SQLiteStore:
         too, and IdConflict."""
         return self.writer.accept(arrivals)
 
-    async def claim(self, target: str, limit: int, now: int, since: int = 0) -> list[Claimed]:
+    async def claim(
+        self, target: str, limit: int, now: int, since: int = 0, share: Share | None = None
+    ) -> list[Claimed]:
         """Start up to `limit` due deliveries of a target, its sources in turn (only those due `since` then)."""
         if target in self.pauses or limit < 1:
             return []
-        return await self.writer.submit(lambda db: self.claims.take(db, target, limit, now, self.books, since))
+        return await self.writer.submit(lambda db: self.claims.take(db, target, limit, now, self.books, since, share))
 
     async def hasten(self, target: str, seqs: Sequence[int]) -> None:
         """The target is back: those of these deliveries that wait for another try are due as of their arrival."""
@@ -193,10 +198,10 @@ class SQLiteStore:
         """Give back what the next slice would have run."""
         await self.writer.slice(lambda _: self.slices.give_back(now))
 
-    async def next_due(self, targets: Sequence[str]) -> int | None:
+    async def next_due(self, targets: Sequence[str], share: Share | None = None) -> int | None:
         """When the next pending delivery (suspects too) of these targets is due, in unix microseconds."""
         awake = [target for target in targets if target not in self.pauses]
-        return await self.writer.submit(lambda db: self.claims.next_due(db, awake))
+        return await self.writer.submit(lambda db: self.claims.next_due(db, awake, share))
 
     async def recover(self, python_targets: Sequence[str], now: int) -> int:
         """Make deliveries that a dead process left running pending again; the number of suspects among them."""

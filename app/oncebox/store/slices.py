@@ -11,10 +11,12 @@ import msgspec
 
 from oncebox.model import Claimed, Settled
 from oncebox.store import Runner
+from oncebox.store.blame import Blame, own_fault
 from oncebox.store.books import Books, Entries
 from oncebox.store.busy import Busy
 from oncebox.store.claims import Claims, give_back, put_off
 from oncebox.store.edge import unwritten
+from oncebox.store.faults import is_refused
 from oncebox.store.guard import Guard
 from oncebox.store.jobs import roll_back
 from oncebox.store.reruns import run_suffix
@@ -58,6 +60,7 @@ class Slices:
         guard: Guard,
         paused: Callable[[str], bool],
         busy: Busy,
+        blame: Blame,
         *,
         sync_timeout: float = 1.0,
     ) -> None:
@@ -68,6 +71,8 @@ class Slices:
         self._guard = guard
         self._paused = paused
         self._busy = busy
+        self._blame = blame
+        self._refused: sqlite3.Error | None = None
         self._woken: set[str] = set()
         self._quiet_until = 0.0
         self.sync_timeout = sync_timeout
@@ -84,11 +89,12 @@ class Slices:
         done = Done([], set(), more=False)
         try:
             if batch:
-                self._run_apart(self._run_together(batch, runner, targets, now, done, span), runner, now, done)
+                apart = self._run_together(batch, runner, targets, now, done, span)
+                self._run_apart(apart, runner, now, done)
+                done.more = bool(self._held or apart)
         except BaseException:
             self._keep(batch, done)
             raise
-        done.more = bool(self._held)
         return done
 
     def run_alone(self, suspect: Claimed, runner: Runner, now: Callable[[], int]) -> Done:
@@ -160,8 +166,11 @@ class Slices:
                 break
         for settled in ended:
             settle(db, settled, self._books, self._routing.skipping)
-        held = batch[len(ended) :] or self._claim(targets, now())
-        self._commit()
+        left = batch[len(ended) :]
+        held = left or self._claim(targets, now())
+        if not self._takes_commit():  # of all together; it may be one's alone
+            self._held = left
+            return batch[: len(ended)]
         self._held = held
         done.settled += ended
         done.targets |= woken
@@ -182,13 +191,16 @@ class Slices:
     def _run_apart(self, batch: Sequence[Claimed], runner: Runner, now: Callable[[], int], done: Done) -> None:
         for claimed in batch:
             self._db.execute(BEGIN)
-            settled, emitted = self._run_one(claimed, runner, now())
+            begun = now()
+            settled, emitted = self._run_one(claimed, runner, begun)
             if settled is None:
-                self._put_off(claimed, now(), done)
+                self._after_a_refusal(claimed, runner, begun, now(), done)
                 continue
             if self._db.in_transaction:
                 settle(self._db, settled, self._books, self._routing.skipping)
-                self._commit()
+                if not self._takes_commit():
+                    self._after_a_refusal(claimed, runner, begun, now(), done)
+                    continue
                 done.settled.append(settled)
                 done.targets |= emitted
                 self._woken |= emitted
@@ -203,6 +215,15 @@ class Slices:
         settle(self._db, settled, self._books, self._routing.skipping)
         self._commit()
         done.settled.append(settled)
+
+    def _after_a_refusal(self, claimed: Claimed, runner: Runner, begun: int, now: int, done: Done) -> None:
+        """A full disk is no fault of the handler's; what it alone is refused again and again fails as any attempt."""
+        error, who = self._refused, (claimed.event.seq, claimed.target, claimed.run)
+        if error is not None and self._blame.is_own(who, error):
+            self._settle_apart(runner.failed(claimed, "error", own_fault(error), begun, now - begun), done)
+        else:
+            self._put_off(claimed, now, done)
+            self._blame.spared(who)
 
     def _put_off(self, claimed: Claimed, now: int, done: Done) -> None:
         """What the disk refused even to this one alone is tried again later; others go on meanwhile."""
@@ -231,6 +252,7 @@ class Slices:
             view.end()
         if view.refused is not None:
             roll_back(db, books)
+            self._refused = view.refused
             self._warn(claimed, view.refused)
             return None, set()
         if not db.in_transaction:
@@ -252,6 +274,18 @@ class Slices:
     def _commit(self) -> None:
         self._books.save(self._db)
         self._db.execute(COMMIT)
+
+    def _takes_commit(self) -> bool:
+        """Commit, unless the disk refuses that: then nothing of it is kept."""
+        try:
+            self._commit()
+        except sqlite3.Error as error:
+            if not is_refused(error):
+                raise
+            roll_back(self._db, self._books)
+            self._refused = error
+            return False
+        return True
 
     def _keep(self, batch: Sequence[Claimed], done: Done) -> None:
         """The file refused a write: what has not been settled is still ours, and is run when the file is well again."""

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 
 from oncebox.model import Arrival, StagedWrites
+from oncebox.store.blame import Blame, own_fault
 from oncebox.store.books import Books, Entries
 from oncebox.store.busy import Busy
 from oncebox.store.guard import Guard
@@ -20,9 +21,16 @@ class Staged:
     """Writes them in transactions of their own; running SQL is interrupted after `sync_timeout` seconds."""
 
     def __init__(
-        self, books: Books, guard: Guard, busy: Busy, tell: Callable[[set[str]], None], *, sync_timeout: float
+        self,
+        books: Books,
+        guard: Guard,
+        busy: Busy,
+        blame: Blame,
+        tell: Callable[[set[str]], None],
+        *,
+        sync_timeout: float,
     ) -> None:
-        self._books, self._guard, self._busy, self._tell = books, guard, busy, tell
+        self._books, self._guard, self._busy, self._blame, self._tell = books, guard, busy, blame, tell
         self._sync_timeout = sync_timeout
 
     def commit(
@@ -44,7 +52,7 @@ class Staged:
         hold_to(self._guard, self._sync_timeout)
         self._busy.begin("staged writes", **names)
         try:
-            why = self._write(db, opened, staged)
+            why = self._write(db, opened, staged, (*names.values(), id(staged)))
         finally:
             self._busy.end()
         if not db.in_transaction:
@@ -57,8 +65,11 @@ class Staged:
             self._tell(opened.targets)
         return True
 
-    def _write(self, db: sqlite3.Connection, view: HandlerTransaction, staged: StagedWrites) -> str:
-        """Run the statements under one savepoint. If one fails none is kept; why it did."""
+    def _write(
+        self, db: sqlite3.Connection, view: HandlerTransaction, staged: StagedWrites, who: tuple[object, ...]
+    ) -> str:
+        """Run the statements under one savepoint. If one fails none is kept; why it did. Raises sqlite3.Error for what
+        the disk refuses, unless that is the fault of `who` it is."""
         books, why = self._books, ""
         before, books.entries = books.entries, Entries()
         db.execute(SAVEPOINT)
@@ -69,9 +80,12 @@ class Staged:
                 else:
                     view.execute(*statement)
         except BaseException as error:  # whatever a value of the handler's does, the attempt has an outcome
-            if view.refused is not None:
-                raise view.refused from error
             why = _why(error)
+            if view.refused is not None:
+                if not self._blame.is_own(who, view.refused):
+                    self._blame.spared(who)
+                    raise view.refused from error
+                why = f"staged: {own_fault(view.refused)}"
         finally:
             view.end()
         if not db.in_transaction:
