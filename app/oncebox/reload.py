@@ -67,7 +67,7 @@ async def reload(parts: Parts, load: Callable[[], Config]) -> bool:
     routing.internal = internal(config, routes)
     routing.keeps_dead = keeps_dead(config)
     routing.skipping = skipped
-    routing.reach = sharing(config, routes)
+    parts.drain.reached(sharing(config, routes))
     await _pass_dead(parts, skipped)
     for sentence in unreached(config, parts.handlers, routes):
         log.warning("configuration %s", sentence)

@@ -92,7 +92,7 @@ def open_box(tmp_path: Path, clock: Clock) -> OpenBox:
         path = tmp_path / "inbox.db"
         async with open_store(path, router=compile_router(routes), internal=internal, woken=woken) as store:
             await set_up(store, handlers, clock)
-            more.setdefault("reach", lambda _target: {"demo"})
+            more.setdefault("reach", {name: {"demo"} for name in handlers.names})
             drain = Drain(store, handlers, now=clock, jitter=lambda: 0.0, **more)
             drains.append(drain)
             async with anyio.create_task_group() as group:

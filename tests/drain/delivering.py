@@ -92,7 +92,7 @@ async def delivering(
         targets = make(client)
         router = compile_router([Route(ordered_by=ordered_by, to=tuple(target.name for target in targets))])
         async with open_store(path, router=router, woken=woken, skipping=skipping) as store:
-            drain = Drain(store, Handlers(), targets=targets, reach=lambda _target: reach)
+            drain = Drain(store, Handlers(), targets=targets, reach={target.name: reach for target in targets})
             drains.append(drain)
             async with anyio.create_task_group() as group:
                 group.start_soon(drain.run)

@@ -75,7 +75,7 @@ async def test_a_lane_starts_no_more_than_its_courtesy_beside_a_crowd(tmp_path: 
 
 async def test_a_lane_has_the_room_of_its_courtesy_only_while_there_is_a_crowd(tmp_path: Path) -> None:
     async with delivering(tmp_path / "inbox.db", lambda _: []) as inbox:
-        lane = Lane(Instant(), Shared(inbox.store, wall, lambda: 0.0))
+        lane = Lane(Instant(), Shared(inbox.store, wall, lambda: 0.0, reach={}))
         lane._limits.courtesy = lane._limits.courtesy.took(int(COURTESY), time.monotonic())
         assert (lane._room(), lane._full().seconds) == (SLOTS, 0.001)
         async with sending(inbox.store, sent):

@@ -186,7 +186,7 @@ async def test_a_source_that_hangs_in_a_handler_leaves_the_others_a_slot(open_bo
         ran[event.id] = time.monotonic()
 
     handler = waiting if kind == "async" else blocking
-    async with open_box(handler, grace=0.1, reach=lambda _target: {"hang", "good"}) as box:
+    async with open_box(handler, grace=0.1, reach={"shared": {"hang", "good"}}) as box:
         try:
             await box.receive(*(f"h{n}" for n in range(50)), source="hang")
             found = []

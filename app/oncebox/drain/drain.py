@@ -7,6 +7,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from types import MappingProxyType
 
 import anyio
 
@@ -28,6 +29,7 @@ from oncebox.store import Store
 # What a cancelled handler gets to clean up when the process stops.
 LAST_MOMENT = 1.0
 TROUBLED_REST = 1.0
+ANY: Reach = MappingProxyType({})
 
 log = logging.getLogger("oncebox.drain")
 
@@ -43,7 +45,7 @@ async def set_up(store: Store, handlers: Handlers, now: Callable[[], int] = wall
 
 class Drain:
     """Everything that happens to stored events. `targets` are those that are not Python handlers; `reach` says which
-    sources a target's events come from (None: any): one that nobody else shares has all of its slots."""
+    sources a target's events come from (any, where it says nothing): one that nobody else shares has all its slots."""
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class Drain:
         now: Callable[[], int] = wall_clock,
         sync_timeout: float = 1.0,
         jitter: Callable[[], float] = random.random,
-        reach: Reach = lambda _target: None,
+        reach: Reach = ANY,
     ) -> None:
         transactional = [h for h in handlers.handlers if h.kind == TRANSACTIONAL]
         others = [HandlerTarget(h, store, now) for h in handlers.handlers if h.kind != TRANSACTIONAL]
@@ -105,6 +107,10 @@ class Drain:
                 self._lanes[name].bell.ring()
             elif name in self._slicing.names:
                 self._slicing.bell.ring()
+
+    def reached(self, reach: Reach) -> None:
+        """From now on the events of targets come from these sources."""
+        self._shared.reach = reach
 
     async def idle(self) -> None:
         """Until nothing is due and nothing runs."""

@@ -47,7 +47,7 @@ class Lane:
         self.outage = None if target.in_process else Outage(target.name, target.retry)
         self._shared = shared
         # What waits in it was claimed in advance: only for targets that end faster than claims are written.
-        self._slots = Slots(target.concurrency, target.timeout, lambda: shared.reach(target.name))
+        self._slots = Slots(target.concurrency, target.timeout, lambda: shared.reach.get(target.name))
         self._ahead = Ahead()
         self._ended = 0
         self._tasks: set[asyncio.Task[None]] = set()

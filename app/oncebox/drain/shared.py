@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -20,7 +20,7 @@ LONGEST_REST = 60.0
 BLOCKED_REST = 1.0
 
 
-Reach = Callable[[str], Collection[str] | None]
+Reach = Mapping[str, Collection[str]]
 
 
 class Rest(msgspec.Struct, frozen=True):
@@ -45,11 +45,9 @@ class Loop(Protocol):
 
 class Shared:
     """The store and the clock, who is in flight, and the gate that lets a suspect run alone. `reach` says which sources
-    a target's events come from; None: any."""
+    a target's events come from; of one that is not in it: any."""
 
-    def __init__(
-        self, store: Store, now: Callable[[], int], jitter: Callable[[], float], reach: Reach = lambda _target: None
-    ) -> None:
+    def __init__(self, store: Store, now: Callable[[], int], jitter: Callable[[], float], reach: Reach) -> None:
         self.store = store
         self.reach = reach
         self.now = now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from oncebox.model import Arrival, Planned
 from oncebox.route import Router
@@ -22,8 +22,7 @@ def nowhere(_arrival: Arrival) -> Sequence[Planned]:
 
 class Routing:
     """The routes in force, the names that handlers may emit into, the sources whose repeats do not revive
-    what is dead, the targets whose order goes on past a dead delivery, and by target the sources whose events may come
-    to it, where that is known. All may be exchanged while running."""
+    what is dead, the targets whose order goes on past a dead delivery. All may be exchanged while running."""
 
     def __init__(
         self,
@@ -36,11 +35,6 @@ class Routing:
         self.internal = internal
         self.keeps_dead = keeps_dead
         self.skipping = skipping
-        self.reach: Mapping[str, frozenset[str]] = {}
-
-    def sources_of(self, target: str) -> frozenset[str] | None:
-        """The sources whose events may come to a target; None: that is not known."""
-        return self.reach.get(target)
 
     def place(self, db: sqlite3.Connection, plan: Planned) -> str:
         """`pending` if the key has nothing unfinished at its target, else `parked` behind it."""
