@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -10,10 +11,8 @@ import pytest
 from drain.conftest import OpenBox, arrival
 from drain.delivering import QUICK, delivering, wall
 from oncebox.drain.handler import on
-from oncebox.drain.lane import Lane
-from oncebox.drain.limits import COURTESY
+from oncebox.drain.limits import COURTESY, Limits
 from oncebox.drain.pace import BURST
-from oncebox.drain.shared import Shared
 from oncebox.drain.verdict import OK, Verdict
 from oncebox.model import Arrival, Claimed, Event
 from oncebox.store import Transaction
@@ -73,17 +72,17 @@ async def test_a_lane_starts_no_more_than_its_courtesy_beside_a_crowd(tmp_path: 
         assert target.most(0.1) > COURTESY * 0.1 * 1.2
 
 
-async def test_a_lane_has_the_room_of_its_courtesy_only_while_there_is_a_crowd(tmp_path: Path) -> None:
+async def test_the_courtesy_limits_what_may_start_only_while_there_is_a_crowd(tmp_path: Path) -> None:
     async with delivering(tmp_path / "inbox.db", lambda _: []) as inbox:
-        lane = Lane(Instant(), Shared(inbox.store, wall, lambda: 0.0, reach={}))
-        lane._limits.courtesy = lane._limits.courtesy.took(int(COURTESY), time.monotonic())
-        assert (lane._room(), lane._full().seconds) == (SLOTS, 0.001)
+        limits = Limits(None, None, inbox.store.crowded)
+        assert (limits.room(time.monotonic()), limits.wait(time.monotonic())) == (math.inf, 0)
         async with sending(inbox.store, sent):
             await until(inbox.store.crowded)
-            assert lane._room() == 0
-            assert lane._full().seconds > 0.1
+            limits.took(int(COURTESY), time.monotonic())
+            assert limits.room(time.monotonic()) <= 0
+            assert limits.wait(time.monotonic()) > 0.1
         await until(lambda: not inbox.store.crowded())
-        assert lane._room() == SLOTS
+        assert (limits.room(time.monotonic()), limits.wait(time.monotonic())) == (math.inf, 0)
 
 
 async def test_transactional_handlers_get_on_beside_a_crowd(open_box: OpenBox) -> None:

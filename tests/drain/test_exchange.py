@@ -61,8 +61,17 @@ async def wire(speak: Speak) -> AsyncIterator[Wire]:
         server.close()
 
 
-async def plain(writer: asyncio.StreamWriter, _number: int) -> None:
-    writer.write(OK)
+def saying(*parts: bytes, end: bool = False) -> Speak:
+    """Says these, one after the other, to every request; then it may end the connection."""
+
+    async def speak(writer: asyncio.StreamWriter, _number: int) -> None:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        if end:
+            writer.close()
+
+    return speak
 
 
 async def outcome(inbox: Inbox, id: str) -> tuple[object, ...]:
@@ -78,7 +87,7 @@ def lines(request: bytes) -> list[str]:
 
 
 async def test_the_head_says_each_thing_once(tmp_path: Path) -> None:
-    async with wire(plain) as seen:
+    async with wire(saying(OK)) as seen:
         url = f"http://user:pa%3Ass@127.0.0.1:{seen.port}/a%20b/c?d=%C3%A9&e=1#f"
         async with delivering(tmp_path / "a.db", posting(url)) as inbox:
             await inbox.receive("evt_1", body=b'{"n":1}')
@@ -96,7 +105,7 @@ async def test_the_head_says_each_thing_once(tmp_path: Path) -> None:
 
 
 async def test_short_and_long_bodies_leave_with_the_same_headers(tmp_path: Path) -> None:
-    async with wire(plain) as seen, delivering(tmp_path / "a.db", posting(seen.url)) as inbox:
+    async with wire(saying(OK)) as seen, delivering(tmp_path / "a.db", posting(seen.url)) as inbox:
         await inbox.receive("evt_1", body=b"x")
         await inbox.idle()
         await inbox.receive("evt_1", source="other", body=b"x" * (AT_ONCE + 1))
@@ -106,18 +115,17 @@ async def test_short_and_long_bodies_leave_with_the_same_headers(tmp_path: Path)
 
 
 async def test_an_empty_body_is_posted_as_one(tmp_path: Path) -> None:
-    async with wire(plain) as seen, delivering(tmp_path / "a.db", posting(seen.url)) as inbox:
+    async with wire(saying(OK)) as seen, delivering(tmp_path / "a.db", posting(seen.url)) as inbox:
         await inbox.receive("evt_1", body=b"")
         assert (await outcome(inbox, "evt_1"))[0] == "done"
     assert "Content-Length: 0" in lines(seen.requests[0][1])
 
 
 async def test_interim_answers_are_passed_over(tmp_path: Path) -> None:
-    async def speak(writer: asyncio.StreamWriter, _number: int) -> None:
-        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        await writer.drain()
-        writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\nHTTP/1.1 500 Broken\r\nContent-Length: 0\r\n\r\n")
-
+    speak = saying(
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\nHTTP/1.1 500 Broken\r\nContent-Length: 0\r\n\r\n",
+    )
     async with wire(speak) as seen, delivering(tmp_path / "a.db", posting(seen.url, retry=ONCE)) as inbox:
         await inbox.receive("evt_1")
         state, _, error = await outcome(inbox, "evt_1")
@@ -145,9 +153,7 @@ async def test_what_a_receiver_says_unasked_is_no_answer_to_what_comes_next(tmp_
 
 
 async def test_a_connection_that_the_receiver_ends_is_not_used_again(tmp_path: Path) -> None:
-    async def speak(writer: asyncio.StreamWriter, _number: int) -> None:
-        writer.write(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-
+    speak = saying(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     async with wire(speak) as seen, delivering(tmp_path / "a.db", posting(seen.url, concurrency=1)) as inbox:
         await inbox.receive("evt_1", "evt_2", "evt_3")
         await inbox.idle()
@@ -156,11 +162,7 @@ async def test_a_connection_that_the_receiver_ends_is_not_used_again(tmp_path: P
 
 
 async def test_an_answer_without_a_length_ends_with_its_connection(tmp_path: Path) -> None:
-    async def speak(writer: asyncio.StreamWriter, _number: int) -> None:
-        writer.write(b"HTTP/1.0 400 No\r\n\r\nnot this one")
-        await writer.drain()
-        writer.close()
-
+    speak = saying(b"HTTP/1.0 400 No\r\n\r\nnot this one", end=True)
     async with wire(speak) as seen, delivering(tmp_path / "a.db", posting(seen.url, retry=ONCE)) as inbox:
         await inbox.receive("evt_1")
         state, _, error = await outcome(inbox, "evt_1")
@@ -177,11 +179,7 @@ async def test_an_answer_without_a_length_ends_with_its_connection(tmp_path: Pat
     ],
 )
 async def test_what_is_no_http_is_an_error_of_the_receiver(tmp_path: Path, said: bytes) -> None:
-    async def speak(writer: asyncio.StreamWriter, _number: int) -> None:
-        writer.write(said)
-        await writer.drain()
-        writer.close()
-
+    speak = saying(said, end=True)
     async with wire(speak) as seen, delivering(tmp_path / "a.db", posting(seen.url, retry=ONCE)) as inbox:
         await inbox.receive("evt_1")
         state, kind, error = await outcome(inbox, "evt_1")
@@ -205,9 +203,7 @@ async def test_a_head_that_drips_in_ends_with_the_time_of_the_try(tmp_path: Path
 
 
 async def test_a_switch_of_protocols_is_no_success(tmp_path: Path) -> None:
-    async def speak(writer: asyncio.StreamWriter, _number: int) -> None:
-        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\nrest")
-
+    speak = saying(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\nrest")
     async with wire(speak) as seen, delivering(tmp_path / "a.db", posting(seen.url, retry=ONCE)) as inbox:
         await inbox.receive("evt_1")
         assert (await outcome(inbox, "evt_1"))[0] == "dead"
@@ -220,3 +216,25 @@ async def test_headers_that_are_not_ascii_leave_as_the_bytes_that_came(tmp_path:
         ((request, _),) = receiver.log
         assert request.headers["oncebox-id"].encode("latin-1").decode() == "é✓"
         assert request.headers["oncebox-type"].encode("latin-1").decode() == "größe"
+
+
+@pytest.mark.parametrize("size", [2, AT_ONCE + 1])
+async def test_a_receiver_that_speaks_first_gets_one_connection_a_try(tmp_path: Path, size: int) -> None:
+    connections = 0
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        writer.write(b"220 mail.example.com ESMTP\r\n")
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    twice = RetryPolicy(attempts=2, base=0.005, ceiling=0.01)
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with delivering(tmp_path / "a.db", posting(url, retry=twice)) as inbox:
+        await inbox.receive("evt_1", body=b"x" * size)
+        assert (await outcome(inbox, "evt_1"))[0] == "dead"
+    server.close()
+    assert connections == 2

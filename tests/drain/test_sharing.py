@@ -207,3 +207,30 @@ async def until(holds: Callable[[], bool]) -> None:
     with anyio.fail_after(10):
         while not holds():  # noqa: ASYNC110  # what it waits for is the doing of others
             await anyio.sleep(0.002)
+
+
+@pytest.mark.parametrize("history", [False, True])
+async def test_a_quick_target_that_becomes_slow_keeps_nothing_new_waiting(tmp_path: Path, history: bool) -> None:
+    shop = Shop()
+    shop.hangs = False
+
+    async def behave(request: Request) -> Answer:
+        await anyio.sleep(0.02 if slow else 0)
+        return await shop.behave(request)
+
+    slow = False
+    async with (
+        receiving(behave) as receiver,
+        delivering(tmp_path / "a.db", posting(receiver.url, concurrency=4), reach=SOURCES) as inbox,
+    ):
+        for start in range(0, 1500, 250):
+            await inbox.receive(*(f"old{n}" for n in range(start, start + 250)), source="hang-a")
+        if history:
+            await inbox.idle()
+            shop.came.clear()
+            await rerun(inbox, range(1, 1501))
+        await inbox.until(lambda: len(shop.came) > 600)
+        slow = True
+        assert len(shop.came) < 1400
+        assert sorted(await waits(inbox, shop, 40))[35] < SOON
+        assert receiver.most <= 4

@@ -21,6 +21,10 @@ class Ahead(msgspec.Struct, frozen=True):
     ended: int = 0
     since: float = 0.0
 
+    def leaves(self, waiting: int, slots: int) -> bool:
+        """The target is not quick any more: so many that wait would keep what is new waiting for many rounds."""
+        return self.count == 0 and waiting > ROUNDS * slots
+
     def after(self, ended: int, now: float, slots: int) -> Ahead:
         """At a look, when so many have ended in all since the start."""
         span, lately = now - self.since, ended - self.ended

@@ -68,9 +68,9 @@ class Attempt:
             await self._run()
 
     async def _run(self) -> None:
-        started_at, begin = self._now(), time.monotonic()
+        started_at = self._now()
         verdict = await self._verdict()
-        duration = round((time.monotonic() - begin) * 1_000_000)
+        duration = round(self.took * 1_000_000)
         if self._judge is not None:
             verdict = self._judge(verdict)
         if self._on_ended is not None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Any
+from weakref import WeakSet
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -30,8 +31,6 @@ READ_BYTES = 4096
 DRAINED_BYTES = 65_536
 # Larger bodies are written piece by piece.
 AT_ONCE = 1 << 20
-# So many connections may turn out to be of no more use before one is taken as it is.
-MOST_STALE = 64
 UNSAID = ("Content-Type",)
 SWITCHING = 101
 
@@ -57,14 +56,21 @@ class Connections(aiohttp.TCPConnector):
     """Connections that are used again only if the receiver has said nothing since its last answer: it would be taken
     for the answer to what is sent next."""
 
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self._used = WeakSet[ResponseHandler]()
+
     async def connect(self, *asked: Any, **how: Any) -> Connection:
-        connection = await super().connect(*asked, **how)
-        for _ in range(MOST_STALE):
-            if connection.protocol is not None and not connection.protocol.should_close:
-                break
-            connection.close()
+        while True:
             connection = await super().connect(*asked, **how)
-        return connection
+            protocol = connection.protocol
+            assert protocol is not None
+            if protocol not in self._used:
+                self._used.add(protocol)
+                return connection
+            if not protocol.should_close:
+                return connection
+            connection.close()
 
 
 class Answer:
@@ -91,7 +97,7 @@ class Exchange:
     """Posts to one URL over the client's connections, by its parser. What is the same in each request is made once: a
     session makes, copies and checks it for every one, which costs more than sending it."""
 
-    def __init__(self, client: Client, url: str, connecting: float) -> None:
+    def __init__(self, client: Client, url: str, connecting: aiohttp.ClientTimeout) -> None:
         assert client.connector is not None
         self._connector = client.connector
         self._request = aiohttp.ClientRequest(
@@ -99,7 +105,7 @@ class Exchange:
         )
         self._request.headers.popall("Content-Length", None)  # of no body; each has its own
         self._head = f"POST {self._request.url.raw_path_qs} HTTP/1.1\r\n" + _lines(self._request.headers)
-        self._connecting = aiohttp.ClientTimeout(total=None, connect=connecting)
+        self._connecting = connecting
         self._loop = asyncio.get_running_loop()
 
     async def post(self, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
@@ -173,7 +179,7 @@ class URLTarget:
         self._key = key
         self._client = client
         self._now = now
-        self._connecting = timeout * CONNECTING
+        self._connecting = aiohttp.ClientTimeout(total=None, connect=timeout * CONNECTING)
         self._exchange: Exchange | None = None
 
     async def deliver(self, claimed: Claimed) -> Verdict:
@@ -181,7 +187,7 @@ class URLTarget:
         try:
             response = await self._post(claimed)
         except aiohttp.ConnectionTimeoutError:
-            return _unreachable(f"no connection within {self._connecting:g} s", "ConnectionTimeout")
+            return _unreachable(f"no connection within {self._connecting.connect:g} s", "ConnectionTimeout")
         except TimeoutError:
             return of_timeout(self.timeout)
         except (aiohttp.ClientConnectorError, aiohttp.ClientSSLError) as error:
@@ -208,7 +214,7 @@ class URLTarget:
                 self._url,
                 data=io.BytesIO(body),
                 headers={**headers, "Content-Length": str(len(body))},
-                timeout=aiohttp.ClientTimeout(total=None, connect=self._connecting),
+                timeout=self._connecting,
                 allow_redirects=False,
             )
 

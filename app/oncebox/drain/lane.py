@@ -8,18 +8,16 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import anyio
-
 from oncebox.condition import Condition
-from oncebox.drain.ahead import Ahead
 from oncebox.drain.attempt import Attempt, report_end
 from oncebox.drain.backlog import Backlog
+from oncebox.drain.claiming import Claiming
 from oncebox.drain.limits import Limits
 from oncebox.drain.outage import Outage
 from oncebox.drain.outcomes import End, Outcomes
 from oncebox.drain.room import Room
-from oncebox.drain.shared import LONGEST_REST, Rest, Shared
-from oncebox.drain.signal import Bell, together
+from oncebox.drain.shared import Rest, Shared
+from oncebox.drain.signal import Bell
 from oncebox.drain.slots import Slots
 from oncebox.drain.standing import Standing
 from oncebox.drain.target import Target
@@ -27,10 +25,6 @@ from oncebox.model import Claimed, Settled
 
 # How many outcomes may wait to be written while more is started.
 UNWRITTEN = 256
-# Seconds after which the others are looked at although enough waits, because nothing of that can start; and after which
-# it is given back: it neither blocks others nor looks as if it ran.
-LULL = 0.01
-STALE = 0.25
 
 log = logging.getLogger("oncebox.drain")
 
@@ -41,21 +35,17 @@ class Lane:
     def __init__(self, target: Target, shared: Shared) -> None:
         self.target = target
         self.bell = Bell()
-        # What is due already when the process starts is a backlog.
-        self.backlog = Backlog(since=shared.now())
         # What runs in this process cannot be down.
         self.outage = None if target.in_process else Outage(target.name, target.retry)
         self._shared = shared
-        # What waits in it was claimed in advance: only for targets that end faster than claims are written.
         self._slots = Slots(target.concurrency, target.timeout, lambda: shared.reach.get(target.name))
-        self._ahead = Ahead()
-        self._ended = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._outcomes = Outcomes(shared.ledger, self._on_written)
         self._unwritten = 0
         self._standing = Standing()
         self.asleep = False
-        self._limits = Limits(target.rate, self.outage, shared.store.crowded)
+        limits = Limits(target.rate, self.outage, shared.store.crowded)
+        self._claiming = Claiming(target, shared, self._slots, limits, self._start_ready)
 
     @property
     def resting(self) -> bool:
@@ -83,15 +73,16 @@ class Lane:
         """Fill the free slots; without room, rest until a slot is free or the rate allows more."""
         self.bell.quiet()
         looked_at = self._shared.now()
-        await self._give_stale_back()
+        self._claiming.look_ahead(time.monotonic())
+        await (self.give_back() if self.down else self._claiming.give_stale_back())
         await self._come_back()
         room, took, left = await self._fill()
         if self._shared.stopping or (room and took == room):
             return None
         if not room:
-            return self._full()
+            return self._claiming.full(time.monotonic())
         rest = await self._shared.rest([self.target.name], looked_at, self.bell, took=took > 0, share=left)
-        return Rest(min(rest.seconds, self._patience()), quiet=rest.quiet)
+        return Rest(min(rest.seconds, self._claiming.patience), quiet=rest.quiet)
 
     def begin(self, claimed: Claimed) -> Attempt:
         """Start one attempt; it takes a slot, whether one is free or not."""
@@ -110,16 +101,7 @@ class Lane:
 
     async def give_back(self) -> None:
         """What was claimed and has not started is claimed again later."""
-        self._ahead = Ahead(ended=self._ended, since=time.monotonic())
-        await self._shared.ledger.release(self._slots.clear())
-
-    async def _give_stale_back(self) -> None:
-        if not self._slots.waiting:
-            return
-        if self.down:
-            await self.give_back()
-        else:
-            await self._shared.ledger.release(self._slots.clear_idle(time.monotonic(), STALE))
+        await self._claiming.give_back()
 
     def _attempt(self, claimed: Claimed) -> Attempt:
         shared = self._shared
@@ -138,90 +120,29 @@ class Lane:
             return
         await self._shared.store.hasten(self.target.name, self.outage.failed())
         self.outage.end()
-        self.backlog = Backlog(since=self._shared.now())
-
-    def _room(self) -> int:
-        if self._unwritten > UNWRITTEN + self.target.concurrency:
-            return 0
-        now = time.monotonic()
-        return int(max(0, min(self._wanted(now), self._limits.room(now))))
-
-    def _wanted(self, now: float) -> int:
-        """For the free slots and what is claimed in advance; if enough waits that cannot start, for the others."""
-        free = self._slots.free
-        if not self._has_enough():
-            return free + self._ahead.count - self._slots.waiting
-        return free if self._slots.stalled(now, LULL) else 0
-
-    def _has_enough(self) -> bool:
-        return self._slots.waiting > self._ahead.count * 3 // 4
-
-    def _patience(self) -> float:
-        """What waits and cannot start is looked at again soon."""
-        if not self._slots.waiting:
-            return LONGEST_REST
-        return LULL if self._slots.free > 0 else STALE
-
-    def _full(self) -> Rest:
-        """Without room: until a slot is free, which rings, or until the rate or the breaker allows more."""
-        if self._slots.waiting or self._slots.free <= 0:
-            return Rest(self._patience())
-        return Rest(min(max(0.001, self._limits.wait(time.monotonic())), LONGEST_REST))
+        self._claiming.backlog = Backlog(since=self._shared.now())
 
     async def _fill(self) -> tuple[int, int, Room | None]:
         """Claim and start as much as there is room for; the room there was, what was started (all of the room, if
         there may be more), and what each source might still have had."""
         if self._room() == 0:
             return 0, 0, None
-        if self.target.in_process:
-            await self._shared.gate.enter()
-        room, took = self._room(), 0
-        left = self._slots.room(max(0, self._ahead.count - self._slots.waiting))
+        if not self.target.in_process:
+            return await self._fill_now()
+        await self._shared.gate.enter()
         try:
-            # What has been claimed must be started or given back, even if this task is cancelled meanwhile.
-            with anyio.CancelScope(shield=True):
-                took, left = await self._claim(room, left) if room else (0, left)
+            return await self._fill_now()
         finally:
-            if self.target.in_process:
-                self._shared.gate.leave()
-        if room:
-            self.backlog = self.backlog.after(room, room if left.tight else took)
-            self._look_ahead()
-        return room, took, left
+            self._shared.gate.leave()
 
-    def _look_ahead(self) -> None:
-        """Claim in advance what ends within a moment; nothing where each is waited for."""
-        if self.outage is not None and self.target.rate is None:
-            self._ahead = self._ahead.after(self._ended, time.monotonic(), self.target.concurrency)
+    async def _fill_now(self) -> tuple[int, int, Room | None]:
+        room = self._room()
+        return (room, *await self._claiming.fill(room)) if room else (0, 0, None)
 
-    async def _claim(self, room: int, share: Room) -> tuple[int, Room]:
-        """The oldest, and the part that is kept for new ones."""
-        kept = self.backlog.kept(room)
-        if not kept:
-            return await self._take(room, share)
-        if self._ahead.count and kept < room:
-            return await self._both(kept, room - kept, share)
-        fresh, left = await self._take(kept, share, self.backlog.since)
-        if fresh == kept == room:
-            return fresh, left
-        older, left = await self._take(room - fresh, left)
-        return fresh + older, left
-
-    async def _both(self, kept: int, old: int, share: Room) -> tuple[int, Room]:
-        """Both in one commit, for quick targets: what is claimed too much waits a moment only."""
-        since = self.backlog.since
-        (fresh, _), (older, left) = await together(self._take(kept, share, since), self._take(old, share))
-        return kept + old if older == old else fresh + older, left
-
-    async def _take(self, count: int, share: Room, since: int = 0) -> tuple[int, Room]:
-        claimed = await self._shared.store.claim(self.target.name, count, self._shared.now(), since, share)
-        if self._shared.stopping:
-            await self._shared.ledger.release(claimed)
-            return 0, share
-        self._limits.took(len(claimed), time.monotonic())
-        self._slots.put(claimed)
-        self._start_ready()
-        return len(claimed), share.after(claimed)
+    def _room(self) -> int:
+        if self._unwritten > UNWRITTEN + self.target.concurrency:
+            return 0
+        return self._claiming.room(time.monotonic())
 
     def _start_ready(self) -> None:
         while (claimed := self._next()) is not None:
@@ -268,7 +189,7 @@ class Lane:
         """The slot is free for the next one while the outcome of this one is being written."""
         self._slots.leave(attempt.claimed, attempt.took)
         self._unwritten += 1
-        self._ended += 1
+        self._claiming.ended()
         self._ring()
 
     def _hand_over(self, attempt: Attempt, settled: Settled, reason: str) -> None:
@@ -288,7 +209,7 @@ class Lane:
         shared.pulse.beat()
 
     def _ring(self) -> None:
-        if not self._has_enough() or self.down:
+        if not self._claiming.enough or self.down:
             self.bell.ring()
 
     def _on_stuck(self) -> None:

@@ -15,30 +15,30 @@ class Limits:
     """The target's rate, its breaker, and beside a crowd the courtesy. Times are monotonic seconds."""
 
     def __init__(self, rate: float | None, outage: Outage | None, crowded: Callable[[], bool]) -> None:
-        self.pace, self.courtesy = Pace(rate), Pace(COURTESY)
+        self._pace, self._courtesy = Pace(rate), Pace(COURTESY)
         self._outage = outage
         self._crowded = crowded
 
     def room(self, now: float) -> float:
         """How many may start now."""
-        allowed = self.pace.room(now)
+        allowed = self._pace.room(now)
         if self._crowded():
-            allowed = min(allowed, self.courtesy.room(now))
+            allowed = min(allowed, self._courtesy.room(now))
         if self._outage is not None:
             allowed = min(allowed, self._outage.breaker.room(now))
         return allowed
 
     def wait(self, now: float) -> float:
         """Seconds until at least one may start."""
-        wait = self.pace.wait(now)
+        wait = self._pace.wait(now)
         if self._crowded():
-            wait = max(wait, self.courtesy.wait(now))
+            wait = max(wait, self._courtesy.wait(now))
         if self._outage is not None:
             wait = max(wait, self._outage.breaker.rest(now))
         return wait
 
     def took(self, count: int, now: float) -> None:
         """So many were claimed."""
-        self.pace = self.pace.took(count, now)
+        self._pace = self._pace.took(count, now)
         if self._crowded():
-            self.courtesy = self.courtesy.took(count, now)
+            self._courtesy = self._courtesy.took(count, now)

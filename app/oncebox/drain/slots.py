@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from oncebox.drain.room import HISTORY, Room
 from oncebox.model import Claimed
@@ -37,15 +37,11 @@ class Slots:
 
     def room(self, ahead: int = 0) -> Room:
         """What each source may have now; it does not change with the slots."""
-        return Room(self._slots, self.free, dict(self._held), self._prompt, self._reach(), ahead)
+        return self._room(dict(self._held), ahead)
 
     def idle(self, now: float, seconds: float) -> list[str]:
         """The queues of which nothing could start for so long."""
         return [party for party, moved in self._moved.items() if now - moved >= seconds]
-
-    def stalled(self, now: float, seconds: float) -> bool:
-        """Nothing of what waits could start for so long."""
-        return self.waiting > 0 and len(self.idle(now, seconds)) == len(self._queues)
 
     def hold(self, claimed: Claimed) -> None:
         """An attempt takes a slot, whether one is free or not."""
@@ -79,7 +75,7 @@ class Slots:
         """The next that may start now."""
         if not self.waiting or self.free <= 0:
             return None
-        room = Room(self._slots, self.free, self._held, self._prompt, self._reach())
+        room = self._room(self._held)
         for _ in range(len(self._turn)):
             party = self._turn[0]
             self._turn.rotate(-1)
@@ -96,6 +92,9 @@ class Slots:
         idle = self.idle(now, seconds)
         self._prompt = self._prompt.difference(idle)
         return self._drop(idle)
+
+    def _room(self, held: Mapping[str, int], ahead: int = 0) -> Room:
+        return Room(self._slots, self.free, held, self._prompt, self._reach(), ahead)
 
     def _drop(self, parties: Iterable[str]) -> list[Claimed]:
         dropped: list[Claimed] = []
