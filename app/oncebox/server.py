@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib.metadata import version
@@ -27,6 +28,7 @@ from oncebox.drain.configured import configured
 from oncebox.drain.drain import Drain, set_up
 from oncebox.drain.http import open_client
 from oncebox.drain.load import Handlers
+from oncebox.drain.target import Target
 from oncebox.errors import StoreError
 from oncebox.operate.api import create_api
 from oncebox.operate.failure import EXCEPTION_HANDLERS
@@ -42,6 +44,7 @@ from oncebox.perform.desk import Desk
 from oncebox.perform.ingress import in_front_of
 from oncebox.perform.operation import Operation, Operations, load_operations
 from oncebox.perform.performer import Performer
+from oncebox.route import Route
 from oncebox.store.faults import is_busy
 from oncebox.store.settles import pass_dead
 from oncebox.store.sqlite import SQLiteStore, open_store
@@ -78,9 +81,30 @@ class Parts(msgspec.Struct, frozen=True):
     clock: Clock
 
 
+class Opened(msgspec.Struct, frozen=True):
+    """The open file and what stands before it. Nothing is processed without a drain; `drains` are those that wake."""
+
+    config: Config
+    handlers: Handlers
+    operations: Operations
+    routes: list[Route]
+    store: SQLiteStore
+    inbox: Inbox
+    targets: list[Target]
+    clock: Clock
+    drains: list[Drain]
+
+    def drain(self, jitter: Callable[[], float] = random.random) -> Drain:
+        """A drain that is woken for what is stored from now on; the one before it is not any more."""
+        reach = sharing(self.config, self.routes)
+        made = Drain(self.store, self.handlers, targets=self.targets, now=self.clock, jitter=jitter, reach=reach)
+        self.drains[:] = [made]
+        return made
+
+
 @asynccontextmanager
-async def running(config: Config, wall: Callable[[], int] = wall_clock) -> AsyncIterator[Parts]:
-    """Open the file and process what is in it for as long as the block lasts; then finish and close.
+async def opened(config: Config, wall: Callable[[], int] = wall_clock) -> AsyncIterator[Opened]:
+    """Open the file for as long as the block lasts; then close it.
 
     Everything that can be wrong with the configuration is found before the file is touched. `wall` gives unix
     microseconds. Raises OnceboxError.
@@ -117,14 +141,22 @@ async def running(config: Config, wall: Callable[[], int] = wall_clock) -> Async
             await let_pass(store, skipped, clock)
         client = await stack.enter_async_context(open_client())
         targets = configured(config, client, clock, os.environ)
-        drain = Drain(store, handlers, targets=targets, now=clock, reach=sharing(config, routes))
-        drains.append(drain)
-        inbox, feeder = Inbox(doors, store, clock), Feeder(store, clock)
-        stream = Stream(store, drain.recent)
-        performer = Performer(operations, store, now=clock, keep=config.retention.replies)
+        inbox = Inbox(doors, store, clock)
+        yield Opened(config, handlers, operations, routes, store, inbox, targets, clock, drains)
+
+
+@asynccontextmanager
+async def running(config: Config, wall: Callable[[], int] = wall_clock) -> AsyncIterator[Parts]:
+    """Open the file and process what is in it for as long as the block lasts; then finish and close. As `opened`."""
+    async with AsyncExitStack() as stack:
+        found = await stack.enter_async_context(opened(config, wall))
+        store, clock, drain = found.store, found.clock, found.drain()
+        feeder, stream = Feeder(store, clock), Stream(store, drain.recent)
+        performer = Performer(found.operations, store, now=clock, keep=config.retention.replies)
         await performer.open()
         desk = Desk(performer, callers(config), limit=config.server.max_body)
-        parts = Parts(config, handlers, store, inbox, drain, Watch(store, drain), feeder, stream, desk, clock)
+        watch = Watch(store, drain)
+        parts = Parts(config, found.handlers, store, found.inbox, drain, watch, feeder, stream, desk, clock)
         await stack.enter_async_context(_at_work(parts))
         yield parts
 

@@ -6,10 +6,11 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from oncebox.model import Arrival
+from oncebox.model import Arrival, Event, event_headers
 from oncebox.pointer import canonical, parse
 from oncebox.store.choice import ENDED, PATIENCE, Choice, find, holds, stored_arrival
 from oncebox.store.queries import MANY
@@ -17,6 +18,8 @@ from oncebox.store.statement import own
 
 # Bodies of a piece are in memory together.
 MOST_BYTES = 8 << 20
+PIECE = 500
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 IN_STATE = own(f"select seq, target from deliveries where seq {MANY} and state = ?")
 FACTS = own("select (select value from meta where name = 'instance'), (select value from meta where name = 'next_seq')")
@@ -61,6 +64,35 @@ def stretch(db: sqlite3.Connection, choice: Choice, after: int, upto: int, limit
         if size > MOST_BYTES or time.monotonic() > end:
             return Stretch(events, seq, skipped)
     return Stretch(events, position, skipped)
+
+
+def events(db: sqlite3.Connection, choice: Choice) -> list[Event]:
+    """All events that are meant and still have a body, oldest first, as a handler would see them."""
+    instance, next_seq = facts(db)
+    found: list[Event] = []
+    position = 0
+    while position < next_seq:
+        some = stretch(db, choice, position, next_seq, PIECE)
+        found += [_event(one, instance) for one in some.events]
+        position = some.position
+    return found
+
+
+def _event(past: Past, instance: str) -> Event:
+    arrival = past.arrival
+    return Event(
+        seq=past.seq,
+        source=arrival.source,
+        id=arrival.id,
+        type=arrival.type,
+        received_at=EPOCH + timedelta(microseconds=arrival.received_at),
+        headers=event_headers(arrival.headers),
+        content_type=arrival.content_type,
+        body=arrival.decoded,
+        raw=arrival.body,
+        parent=arrival.parent,
+        instance=instance,
+    )
 
 
 def facts(db: sqlite3.Connection) -> tuple[str, int]:
