@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from oncebox.drain.pace import BURST, Pace
 from oncebox.drain.retry import LONGEST, SPREAD, RetryPolicy, delay, next_step, policy, span
-from oncebox.drain.throttle import Throttle
 
 NOW = 1_796_000_000_000_000
 RAN = ["error", "timeout", "refused", "crashed"]
@@ -139,10 +138,3 @@ def test_a_pace_lets_through_no_more_than_its_rate_and_one_burst(rate: float, pa
 
 def test_no_rate_lets_everything_through() -> None:
     assert Pace(None).took(10**6, 1.0).room(1.0) == math.inf
-
-
-def test_a_throttle_lets_each_fact_through_every_ten_seconds() -> None:
-    throttle = Throttle()
-    seen = [throttle.allows("disk", now) for now in (0.0, 0.1, 9.9, 10.0, 19.0, 20.0)]
-    assert seen == [True, False, False, True, False, True]
-    assert throttle.allows("other", 0.1)

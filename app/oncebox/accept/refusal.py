@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from oncebox.model import Refused
+from oncebox.seldom import Seldom
 
 Refuse = Callable[[Sequence[Refused], dict[tuple[str, str], int], int], Awaitable[None]]
 
@@ -41,6 +42,7 @@ class Refusals:
         self._bytes = 0
         self._shares: dict[str, tuple[float, float]] = {}
         self._news = asyncio.Event()
+        self._faults = Seldom(log, logging.WARNING)
 
     def count(self, source: str, slug: str) -> None:
         """Count a refusal without keeping its request."""
@@ -95,7 +97,8 @@ class Refusals:
         try:
             await self._refuse(refused, counts, self._clock())
         except Exception as error:  # noqa: BLE001  # nothing that is only counted may end the server
-            log.warning("refused requests are not written yet, and kept for later: %s", error)
+            line = f"refused requests are not written yet, and kept for later: {error}"
+            self._faults.say(time.monotonic(), "unwritten", line)
             self._counts.update(counts)
             self._put_back(refused)
             self._news.set()

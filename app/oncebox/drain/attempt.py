@@ -36,7 +36,7 @@ class Attempt:
         ledger: Ledger,
         now: Callable[[], int],
         jitter: Callable[[], float],
-        on_stuck: Callable[[], None],
+        on_stuck: Callable[[Attempt], None],
         judge: Callable[[Verdict | None], Verdict | None] | None = None,
         on_ended: Callable[[Attempt], None] | None = None,
         hand_over: Callable[[Attempt, Settled, str], None] | None = None,
@@ -155,12 +155,7 @@ class Attempt:
             await asyncio.wait({task}, timeout=PATIENCE)
         if not task.done():
             self.stuck = True
-            self._on_stuck()
-            log.warning(
-                "attempt goes on after its time target=%s seq=%d; it keeps its slot until it returns",
-                self.target.name,
-                self.claimed.event.seq,
-            )
+            self._on_stuck(self)
             await asyncio.wait({task})
 
     async def _settle(self, verdict: Verdict, started_at: int, duration: int) -> None:

@@ -20,10 +20,10 @@ from oncebox.drain.shared import Loop, Reach, Rest, Shared
 from oncebox.drain.slicing import Slicing
 from oncebox.drain.suspects import Suspects
 from oncebox.drain.target import HandlerTarget, Target
-from oncebox.drain.throttle import Throttle
 from oncebox.drain.transactional import TransactionalRunner
 from oncebox.errors import HandlerError
 from oncebox.recent import Recent
+from oncebox.seldom import Seldom
 from oncebox.store import Store
 
 # What a cancelled handler gets to clean up when the process stops.
@@ -70,7 +70,7 @@ class Drain:
         if self._slicing.names:
             self._loops["transactional handlers"] = self._slicing
         self._loops |= {f"target {name}": lane for name, lane in self._lanes.items()}
-        self._throttle = Throttle()
+        self._faults = Seldom(log)
         self._trouble: dict[str, str] = {}
         self._running = 0
         self._grace = 0.0
@@ -166,8 +166,7 @@ class Drain:
 
     async def _recover_from(self, error: Exception, name: str) -> None:
         self._trouble[name] = f"{type(error).__name__}: {error}"
-        if self._throttle.allows(name, time.monotonic()):
-            log.error("drain failed loop=%s; it goes on in a second", name, exc_info=error)
+        self._faults.say(time.monotonic(), name, f"drain failed loop={name}; it goes on in a second", error)
         with anyio.move_on_after(TROUBLED_REST):
             await self._stop_asked.wait()
 

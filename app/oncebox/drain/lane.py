@@ -22,6 +22,7 @@ from oncebox.drain.slots import Slots
 from oncebox.drain.standing import Standing
 from oncebox.drain.target import Target
 from oncebox.model import Claimed, Settled
+from oncebox.seldom import Seldom, kind_of
 
 # How many outcomes may wait to be written while more is started.
 UNWRITTEN = 256
@@ -43,6 +44,7 @@ class Lane:
         self._outcomes = Outcomes(shared.ledger, self._on_written)
         self._unwritten = 0
         self._standing = Standing()
+        self._faults, self._overruns = Seldom(log), Seldom(log, logging.WARNING)
         self.asleep = False
         limits = Limits(target.rate, self.outage, shared.store.crowded)
         self._claiming = Claiming(target, shared, self._slots, limits, self._start_ready)
@@ -164,8 +166,9 @@ class Lane:
     async def _follow(self, attempt: Attempt) -> None:
         try:
             await attempt.run()
-        except Exception:
-            log.exception("attempt lost target=%s seq=%d", self.target.name, attempt.claimed.event.seq)
+        except Exception as error:  # noqa: BLE001  # a fault of ours: told, though not each time
+            line = f"attempt lost target={self.target.name} seq={attempt.claimed.event.seq}"
+            self._faults.say(time.monotonic(), kind_of(error), line, error)
         finally:
             if not attempt.handed_over:
                 self._leave(attempt)
@@ -212,8 +215,10 @@ class Lane:
         if not self._claiming.enough or self.down:
             self.bell.ring()
 
-    def _on_stuck(self) -> None:
+    def _on_stuck(self, attempt: Attempt) -> None:
         """It may go on for ever, so nobody who wants to be alone waits for it."""
+        line = f"attempt goes on after its time target={self.target.name} seq={attempt.claimed.event.seq}"
+        self._overruns.say(time.monotonic(), "", f"{line}; it keeps its slot until it returns")
         self._slots.stuck += 1
         if self.target.in_process:
             self._shared.gate.leave()

@@ -10,9 +10,9 @@ from typing import TypeVar
 import anyio
 import msgspec
 
-from oncebox.drain.throttle import Throttle
 from oncebox.drain.verdict import bounded
 from oncebox.model import Claimed, Settled, StagedWrites
+from oncebox.seldom import Seldom
 from oncebox.store import Store
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class Ledger:
     def __init__(self, store: Store, now: Callable[[], int]) -> None:
         self._store = store
         self._now = now
-        self._throttle = Throttle()
+        self._faults = Seldom(log)
 
     async def settle(self, settled: Settled, staged: StagedWrites | None, otherwise: Settled | None) -> bool:
         """Write how an attempt ended; False if it was no longer the current one."""
@@ -56,8 +56,8 @@ class Ledger:
             except Exception as error:
                 if staged is not None and isinstance(error, (ValueError, ArithmeticError, TypeError)):
                     raise
-                if self._throttle.allows(what, time.monotonic()):
-                    log.exception("store call failed call=%s; it is tried again every second", what)
+                line = f"store call failed call={what}; it is tried again every second"
+                self._faults.say(time.monotonic(), what, line, error)
             await anyio.sleep(PAUSE)
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from oncebox.drain.handler import Handler
-from oncebox.drain.throttle import Throttle
 from oncebox.drain.verdict import Verdict, of_error, of_result, of_timeout, settled
 from oncebox.model import Claimed, Settled
+from oncebox.seldom import Seldom
 from oncebox.store import Transaction
 
 SLOW = 0.05
@@ -41,7 +41,7 @@ class TransactionalRunner:
         self._jitter = jitter
         self._sync_timeout = sync_timeout
         self._overruns: dict[str, deque[float]] = {}
-        self._throttle = Throttle()
+        self._slow = Seldom(log, logging.WARNING)
 
     def run(self, claimed: Claimed, db: Transaction) -> Settled:
         """Run the handler and judge how it ended. Never raises for a fault of the handler's."""
@@ -89,10 +89,5 @@ class TransactionalRunner:
         )
 
     def _warn(self, claimed: Claimed, took: float) -> None:
-        if self._throttle.allows(claimed.target, time.monotonic()):
-            log.warning(
-                "slow transactional handler target=%s seq=%d ms=%.0f: accepts wait for it",
-                claimed.target,
-                claimed.event.seq,
-                took * 1000,
-            )
+        what = f"target={claimed.target} seq={claimed.event.seq} ms={took * 1000:.0f}"
+        self._slow.say(time.monotonic(), claimed.target, f"slow transactional handler {what}: accepts wait for it")

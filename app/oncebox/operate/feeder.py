@@ -10,6 +10,7 @@ from collections.abc import Callable
 import anyio
 
 from oncebox.clock import wall_clock
+from oncebox.seldom import Seldom, kind_of
 from oncebox.store.choice import Piece, piece
 from oncebox.store.reruns import Rerun, crowded, feed, open_reruns
 from oncebox.store.sqlite import SQLiteStore
@@ -31,6 +32,7 @@ class Feeder:
     def __init__(self, store: SQLiteStore, now: Callable[[], int] = wall_clock) -> None:
         self._store = store
         self._now = now
+        self._faults = Seldom(log)
         self._bell = anyio.Event()
         self._due: dict[int, float] = {}
         self._patience: dict[int, float] = {}
@@ -46,8 +48,8 @@ class Feeder:
             self._bell = anyio.Event()
             try:
                 rest = await self.turn()
-            except Exception:
-                log.exception("reruns stand still; they go on in a second")
+            except Exception as error:  # noqa: BLE001  # it is told, though not each time, and tried again
+                self._faults.say(time.monotonic(), kind_of(error), "reruns stand still; they go on in a second", error)
                 rest = LATER
             with anyio.move_on_after(rest):
                 await self._bell.wait()

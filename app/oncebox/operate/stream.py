@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from oncebox.operate import filters
 from oncebox.operate.api import READ, given_in
 from oncebox.operate.shape import Json, event_json, totals_json
 from oncebox.recent import Recent
+from oncebox.seldom import Seldom
 from oncebox.store.figures import totals
 from oncebox.store.listing import newest
 from oncebox.store.queries import events_by_seq
@@ -51,6 +53,7 @@ class Stream:
     def __init__(self, store: SQLiteStore, recent: Recent) -> None:
         self._store = store
         self._recent = recent
+        self._faults = Seldom(log, logging.WARNING)
         self._listening = 0
         self._somebody = asyncio.Event()
         self._beat = asyncio.Event()
@@ -71,7 +74,8 @@ class Stream:
             try:
                 await self._look()
             except Exception as error:  # noqa: BLE001  # listeners show what they have; the next look may succeed
-                log.warning("stream: nothing can be told just now: %s: %s", type(error).__name__, error)
+                line = f"stream: nothing can be told just now: {type(error).__name__}: {error}"
+                self._faults.say(time.monotonic(), type(error).__name__, line)
 
     def end(self) -> None:
         """Nothing more is told: the server stops."""

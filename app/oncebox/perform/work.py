@@ -24,7 +24,6 @@ from oncebox.store.staging import StagedTransaction
 SLOW = 0.05
 # The store began to count a moment earlier.
 MARGIN = 0.005
-QUIET = 10.0
 
 log = logging.getLogger("oncebox.perform")
 # Callers may send as many that fail as they like.
@@ -43,7 +42,7 @@ class Work:
         self._sync_timeout = sync_timeout
         # As wide as what is let in: a thread that never returns takes one of each.
         self._limiter = CapacityLimiter(operation.concurrency)
-        self._warned_at = -QUIET
+        self._slow = Seldom(log, logging.WARNING)
         self._told_dropped = False
 
     def in_transaction(self, request: Request) -> Perform:
@@ -114,10 +113,8 @@ class Work:
         return outcome
 
     def _warn(self, took: float) -> None:
-        now = time.monotonic()
-        if now - self._warned_at >= QUIET:
-            self._warned_at = now
-            log.warning("slow operation=%s ms=%.0f: accepts wait for it", self.operation.name, took * 1000)
+        line = f"slow operation={self.operation.name} ms={took * 1000:.0f}: accepts wait for it"
+        self._slow.say(time.monotonic(), "slow", line)
 
 
 def report(operation: Operation[..., Any], request: Request, outcome: Outcome) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from oncebox.model import Claimed, Settled
+from oncebox.seldom import Seldom
 from oncebox.store import Runner
 from oncebox.store.blame import Blame, own_fault
 from oncebox.store.books import Books, Entries
@@ -29,9 +30,8 @@ SLICE = 0.005
 # Beside a crowd of accepts, which wait for it.
 SHORT = 0.00125
 HELD = 64
-# Microseconds until what the disk refused to a handler is tried again, and seconds between two warnings of that.
+# Microseconds until what the disk refused to a handler is tried again.
 REFUSED_REST = 5_000_000
-QUIET = 10.0
 BROKEN = "the handler's SQL ended the transaction (such as by `insert or rollback`); nothing of it was kept"
 
 log = logging.getLogger("oncebox.store")
@@ -74,7 +74,7 @@ class Slices:
         self._blame = blame
         self._refused: sqlite3.Error | None = None
         self._woken: set[str] = set()
-        self._quiet_until = 0.0
+        self._warnings = Seldom(log, logging.WARNING)
         self.sync_timeout = sync_timeout
         self._held: list[Claimed] = []
 
@@ -267,9 +267,8 @@ class Slices:
         return settled, view.targets if kept else set()
 
     def _warn(self, claimed: Claimed, error: sqlite3.Error) -> None:
-        if time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + QUIET
-            log.warning("handler put off target=%s seq=%d: %s", claimed.target, claimed.event.seq, unwritten(error))
+        line = f"handler put off target={claimed.target} seq={claimed.event.seq}: {unwritten(error)}"
+        self._warnings.say(time.monotonic(), claimed.target, line)
 
     def _commit(self) -> None:
         self._books.save(self._db)

@@ -8,6 +8,7 @@ import sqlite3
 import time
 from pathlib import Path
 
+from oncebox.seldom import Seldom
 from oncebox.store.books import Books
 from oncebox.store.migrations import PAGE_SIZE
 from oncebox.store.statement import own
@@ -35,7 +36,7 @@ class Wal:
         self._frames = 8.0
         self._kept = 0
         self._size = 0
-        self._quiet_until = 0.0
+        self._warnings = Seldom(log, logging.WARNING, seconds=QUIET)
 
     def bytes(self) -> int:
         """Its size on disk."""
@@ -77,9 +78,8 @@ class Wal:
         self._size = self.bytes()
         long = self._kept and self._size > self._most
         self.held = _why(self._size, self._most) if long else ""
-        if self.held and time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + QUIET
-            log.warning("the log of the file grows: %s", self.held)
+        if self.held:
+            self._warnings.say(time.monotonic(), "held", f"the log of the file grows: {self.held}")
 
 
 def _why(size: int, most: int) -> str:

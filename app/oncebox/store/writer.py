@@ -37,7 +37,6 @@ T = TypeVar("T")
 BUSY_PATIENCE = 5.0
 BUSY_PAUSE = 0.02
 TRIAL = 1.0
-QUIET = 10.0
 CARE = 1.0
 SOON = 0.1
 
@@ -70,8 +69,8 @@ class Writer:
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._closing = False
-        self._trial_at = self._quiet_until = self._held_quiet_until = 0.0
-        self._faults = Seldom(log)
+        self._trial_at = 0.0
+        self._faults, self._holders = Seldom(log), Seldom(log, logging.WARNING)
         self._care_at = time.monotonic() + CARE
 
     def accept(self, arrivals: Sequence[Arrival]) -> asyncio.Future[list[Stored]]:
@@ -119,9 +118,8 @@ class Writer:
                     if not is_of_the_disk(error):
                         what = f"writer failed turn={turn.__name__.removeprefix('_serve_')}"
                         self._faults.say(time.monotonic(), kind_of(error), what, error)
-                    elif not is_busy(error) and time.monotonic() >= self._quiet_until:  # all is tried again
-                        self._quiet_until = time.monotonic() + QUIET
-                        log.error("%s", unwritten(error))
+                    elif not is_busy(error):  # all is tried again
+                        self._faults.say(time.monotonic(), "disk", unwritten(error))
                     await asyncio.sleep(BUSY_PAUSE)
 
     def tell(self, targets: set[str]) -> None:
@@ -210,14 +208,13 @@ class Writer:
             return
         self.trouble = unwritten(error)
         self._trial_at = time.monotonic() + TRIAL
-        log.error("requests refused requests=%d error=%s", len(group), error)
+        self._faults.say(time.monotonic(), "refused", f"requests refused requests={len(group)} error={error}")
         for waiting in group:
             _answer(waiting.future, StorageFull(self.trouble, 5))
 
     def _warn_of_a_holder(self, what: str) -> None:
-        if time.monotonic() >= self._held_quiet_until:
-            self._held_quiet_until = time.monotonic() + QUIET
-            log.warning("another program has held the file for %g s: %s", BUSY_PATIENCE, what)
+        line = f"another program has held the file for {BUSY_PATIENCE:g} s: {what}"
+        self._holders.say(time.monotonic(), "held", line)
 
     async def _serve_jobs(self) -> None:
         if not self._jobs:
