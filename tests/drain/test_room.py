@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncebox.drain.ahead import MOST, QUICK, Ahead
-from oncebox.drain.room import HISTORY, Room
+from oncebox.drain.room import HISTORY, KEPT, Room
 
 SLOTS = st.integers(1, 64)
 
@@ -28,7 +28,13 @@ def test_one_source_leaves_one_slot_and_another_gets_it(slots: int, prompt: bool
     assert room.free >= 1
     assert room.starts("b") >= 1
     if prompt:
-        assert room.held["a"] == slots - 1
+        assert room.held["a"] == slots - (1 if known else max(1, slots // KEPT))
+
+
+@given(slots=st.integers(8, 64), first=st.sampled_from(["a", HISTORY]))
+def test_of_eight_slots_and_more_two_that_hang_at_once_leave_the_third_one(slots: int, first: str) -> None:
+    room = filled(Room(slots, slots, prompt=frozenset({first, "b"}), reach={"a", "b", "c"}), first, "b")
+    assert room.starts("c") >= 1
 
 
 @given(slots=st.integers(3, 64), first=st.booleans())

@@ -234,3 +234,18 @@ async def test_a_quick_target_that_becomes_slow_keeps_nothing_new_waiting(tmp_pa
         assert len(shop.came) < 1400
         assert sorted(await waits(inbox, shop, 40))[35] < SOON
         assert receiver.most <= 4
+
+
+async def test_beside_a_busy_source_one_that_hangs_delays_nobody_either(tmp_path: Path) -> None:
+    async with sharing(tmp_path, concurrency=4, timeout=5.0) as (inbox, _, shop):
+        shop.hangs = False
+        found: list[float] = []
+        for start in range(0, 1500, 250):
+            await inbox.receive(*(f"hang{n}" for n in range(start, start + 250)), source="hang-a")
+            await inbox.receive(*(f"busy{n}" for n in range(start, start + 250)), source="hang-b")
+        await inbox.until(lambda: len(shop.came) > 500)
+        shop.hangs = True
+        assert len(shop.came) < 2500
+        found = await waits(inbox, shop, 10)
+        assert sorted(found)[8] < SOON
+        await inbox.until(lambda: sum(id.startswith("busy") for id in shop.came) == 1500, 5)

@@ -38,18 +38,17 @@ class Claiming:
         self._ahead = Ahead()
         self._ended = 0
         self._looked_at = 0.0
+        self._still = 0
 
     @property
     def enough(self) -> bool:
         """So much is claimed and waits for a slot that no more is wanted."""
-        return self._slots.waiting > self._ahead.count * 3 // 4
+        return self._lively() > self._ahead.count * 3 // 4
 
     @property
     def patience(self) -> float:
         """Seconds until the next look at the latest: what waits and cannot start is looked at again soon."""
-        if not self._slots.waiting:
-            return LONGEST_REST
-        return LULL if self._slots.free > 0 else STALE
+        return LULL if self._slots.waiting else LONGEST_REST
 
     def ended(self) -> None:
         """One attempt has ended."""
@@ -76,8 +75,9 @@ class Claiming:
         self.backlog = self.backlog.after(room, room if left.tight else took)
         return took, left
 
-    def look_ahead(self, now: float) -> None:
+    def look(self, now: float) -> None:
         """Claim in advance what ends within a moment; nothing of a target that has become slow."""
+        self._still = self._slots.still(now, LULL)
         if self._looks_ahead:
             self._ahead = self._ahead.after(self._ended, now, self._target.concurrency)
 
@@ -100,8 +100,12 @@ class Claiming:
         can start: then for the others."""
         free = self._slots.free
         if not self.enough:
-            return free + self._ahead.count - self._slots.waiting
+            return free + self._ahead.count - self._lively()
         return free if now - self._looked_at >= LULL else 0
+
+    def _lively(self) -> int:
+        """What waits and moves on."""
+        return max(0, self._slots.waiting - self._still)
 
     async def _claim(self, room: int, share: Room) -> tuple[int, Room]:
         """The oldest, and the part that is kept for new ones."""

@@ -75,14 +75,14 @@ class Lane:
         """Fill the free slots; without room, rest until a slot is free or the rate allows more."""
         self.bell.quiet()
         looked_at = self._shared.now()
-        self._claiming.look_ahead(time.monotonic())
+        self._claiming.look(time.monotonic())
         await (self.give_back() if self.down else self._claiming.give_stale_back())
         await self._come_back()
         room, took, left = await self._fill()
         if self._shared.stopping or (room and took == room):
             return None
         if not room:
-            return self._claiming.full(time.monotonic())
+            return self._full()
         rest = await self._shared.rest([self.target.name], looked_at, self.bell, took=took > 0, share=left)
         return Rest(min(rest.seconds, self._claiming.patience), quiet=rest.quiet)
 
@@ -142,9 +142,15 @@ class Lane:
         return (room, *await self._claiming.fill(room)) if room else (0, 0, None)
 
     def _room(self) -> int:
-        if self._unwritten > UNWRITTEN + self.target.concurrency:
-            return 0
-        return self._claiming.room(time.monotonic())
+        return 0 if self._is_behind() else self._claiming.room(time.monotonic())
+
+    def _is_behind(self) -> bool:
+        """Too many outcomes wait to be written."""
+        return self._unwritten > UNWRITTEN + self.target.concurrency
+
+    def _full(self) -> Rest:
+        """Without room: until a slot is free or outcomes are written, which rings, or the limits allow more."""
+        return Rest(self._claiming.patience) if self._is_behind() else self._claiming.full(time.monotonic())
 
     def _start_ready(self) -> None:
         while (claimed := self._next()) is not None:

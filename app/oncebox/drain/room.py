@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 
 import msgspec
 
@@ -11,6 +12,8 @@ from oncebox.model import Claimed
 
 # What a rerun has queued counts as one source, whatever its events came from. No source has this name.
 HISTORY = ""
+# For those that have none one slot in so many is kept, and at least one.
+KEPT = 4
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -36,17 +39,18 @@ class Room(msgspec.Struct, frozen=True):
     def starts(self, party: str) -> int:
         """How many more slots it may have now.
 
-        Who has some leaves one to those that have none; who may hang, as many as it has: then several that hang leave
-        one, too. A rerun never has the last one, which is for new events.
+        Who has some leaves one to each that has none, up to a quarter of all; who may hang, as many as it has: then
+        several that hang leave one, too. A rerun never has the last one, which is for new events.
         """
         if self.free <= 0:
             return 0
+        lacking = self._lacking(party)
         if party == HISTORY:
-            return self._of_history()
-        if not self._has_rivals(party):
+            return self._of_history(lacking)
+        if not lacking:
             return self.free
         mine = self.held.get(party, 0)
-        return max(self._spare(party, mine), 0 if mine else 1)
+        return max(self._spare(party, mine, lacking), 0 if mine else 1)
 
     def took(self, source: str, count: int, *, history: bool = False) -> Room:
         """After so many of its deliveries were claimed."""
@@ -68,17 +72,18 @@ class Room(msgspec.Struct, frozen=True):
         """Some source of new events may have no more although there is room: what was not claimed may be due."""
         return any(self.most(source) == 0 for source in self.held if source != HISTORY)
 
-    def _of_history(self) -> int:
+    def _of_history(self, lacking: int) -> int:
         if self.slots == 1:
             return self.free
         mine = self.held.get(HISTORY, 0)
-        return max(self._spare(HISTORY, mine), 0 if mine or self.free == 1 else 1)
+        return max(self._spare(HISTORY, mine, max(1, lacking)), 0 if mine or self.free == 1 else 1)
 
-    def _spare(self, party: str, mine: int) -> int:
-        return max(0, self.free - 1 if party in self.prompt else (self.free - mine) // 2)
+    def _spare(self, party: str, mine: int, lacking: int) -> int:
+        return max(0, self.free - lacking if party in self.prompt else (self.free - mine) // 2)
 
-    def _has_rivals(self, source: str) -> bool:
-        """Is there another that has no slot and may want one?"""
+    def _lacking(self, party: str) -> int:
+        """How many others have no slot and may want one, as far as slots are kept for them."""
+        most = max(1, self.slots // KEPT)
         if self.reach is None:
-            return True
-        return any(other != source and other not in self.held for other in self.reach)
+            return most
+        return sum(1 for _ in islice((one for one in self.reach if one != party and one not in self.held), most))

@@ -43,6 +43,10 @@ class Slots:
         """The queues of which nothing could start for so long."""
         return [party for party, moved in self._moved.items() if now - moved >= seconds]
 
+    def still(self, now: float, seconds: float) -> int:
+        """How many wait in queues of which nothing could start for so long."""
+        return sum(len(self._queues[party]) for party in self.idle(now, seconds))
+
     def hold(self, claimed: Claimed) -> None:
         """An attempt takes a slot, whether one is free or not."""
         party = _party(claimed)
