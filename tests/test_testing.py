@@ -235,6 +235,7 @@ def test_it_works_where_a_loop_runs(shop: str) -> None:
     assert asyncio.run(_in_a_loop(shop)) == 1
 
 
+@pytest.mark.alone
 def test_it_opens_in_less_than_50_ms(shop: str) -> None:
     took = []
     for _ in range(7):

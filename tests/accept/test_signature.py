@@ -139,9 +139,9 @@ def test_an_absurd_header_costs_no_more_than_a_few_milliseconds(name: str, piece
     incoming = request(b"{}", headers)
     took = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         refused(verifier_of(name), incoming)
-        took.append(time.perf_counter() - start)
+        took.append(time.process_time() - start)
     assert min(took) < 0.005
 
 

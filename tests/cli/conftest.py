@@ -6,18 +6,21 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from oncebox.cli import main
 from oncebox.store.lock import read_lock
+from process import rig
+from process.nursery import Born
 
-APP = Path(__file__).resolve().parents[2] / "app"
+APP = rig.APP
 COMMAND = (sys.executable, "-c", "from oncebox.cli import main; main(prog_name='oncebox')")
 TOML = """
 [server]
@@ -77,18 +80,16 @@ def outside(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def server(folder: Path) -> Iterator[str]:
     """A running server in the folder; its address."""
-    environ = {**os.environ, "PYTHONPATH": str(APP)}
-    process = subprocess.Popen(
-        [*COMMAND, "serve"], cwd=folder, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    try:
-        yield _address(folder, process)
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
+    with tempfile.TemporaryFile() as log:
+        process = rig.launch(folder, "serve", log=log)
+        try:
+            yield _address(folder, process, log)
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
-def _address(folder: Path, process: subprocess.Popen[bytes]) -> str:
+def _address(folder: Path, process: Born, log: IO[bytes]) -> str:
     end = time.monotonic() + 30
     while time.monotonic() < end and process.poll() is None:
         lock = read_lock(folder / "inbox.db")
@@ -96,7 +97,9 @@ def _address(folder: Path, process: subprocess.Popen[bytes]) -> str:
             return lock.address
         time.sleep(0.02)
     process.kill()
-    raise AssertionError(process.communicate()[1].decode())
+    process.wait(10)
+    log.seek(0)
+    raise AssertionError(log.read().decode())
 
 
 def parsed(result: Result) -> Any:

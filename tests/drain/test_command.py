@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
@@ -197,6 +199,23 @@ def test_a_stop_ends_the_program(run: Runs, tmp_path: Path) -> None:
 
     run(stopped())
     assert dies(int((tmp_path / "pid").read_text()))
+
+
+def test_a_stop_at_any_moment_of_the_start_leaves_no_pipe_open(run: Runs, tmp_path: Path) -> None:
+    async def stopped(turns: int) -> None:
+        task = asyncio.create_task(shell(tmp_path, "exec sleep 60").deliver(claimed()))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for turns in range(8):
+            run(stopped(turns))
+        gc.collect()
+    assert [str(one.message) for one in warned] == []
 
 
 @pytest.mark.anyio

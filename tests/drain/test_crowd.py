@@ -56,6 +56,7 @@ def sent(id: str) -> Arrival:
     return arrival(id, at=wall())
 
 
+@pytest.mark.alone
 async def test_a_lane_starts_no_more_than_its_courtesy_beside_a_crowd(tmp_path: Path) -> None:
     target = Instant()
     async with delivering(tmp_path / "inbox.db", lambda _: [target]) as inbox:
@@ -72,6 +73,7 @@ async def test_a_lane_starts_no_more_than_its_courtesy_beside_a_crowd(tmp_path: 
         assert target.most(0.1) > COURTESY * 0.1 * 1.2
 
 
+@pytest.mark.alone
 async def test_the_courtesy_limits_what_may_start_only_while_there_is_a_crowd(tmp_path: Path) -> None:
     async with delivering(tmp_path / "inbox.db", lambda _: []) as inbox:
         limits = Limits(None, None, inbox.store.crowded)

@@ -20,7 +20,7 @@ from oncebox.model import Event
 from oncebox.store.choice import Picked
 from oncebox.store.reruns import HISTORY, put_back
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
 SOON = 0.05
 SOURCES = ("good", "hang-a", "hang-b")

@@ -258,6 +258,7 @@ async def test_sources_tell_their_url_and_what_they_sent(desk: Desk) -> None:
 # The feeder
 
 
+@pytest.mark.alone
 async def test_the_feeder_stays_a_step_ahead_of_what_is_processed(desk: Desk) -> None:
     await desk.store.accept([arrival(f"evt_{n}") for n in range(3 * STEP)])
     await desk.end_all("done")
@@ -274,6 +275,7 @@ async def test_the_feeder_stays_a_step_ahead_of_what_is_processed(desk: Desk) ->
     assert (found["queued"], found["done"]) == (3 * STEP, 3 * STEP)
 
 
+@pytest.mark.alone
 async def test_a_rerun_that_fails_all_over_is_fed_no_further(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeding, "MOST_OPEN", STEP)
     await desk.store.accept([arrival(f"evt_{n}") for n in range(3 * STEP)])
@@ -291,6 +293,7 @@ async def test_a_rerun_that_fails_all_over_is_fed_no_further(desk: Desk, monkeyp
     assert (await desk.json("GET", "/api/reruns/1"))["queued"] == 2 * STEP
 
 
+@pytest.mark.alone
 async def test_a_rate_spreads_the_steps(desk: Desk) -> None:
     await desk.store.accept([arrival(f"evt_{n}") for n in range(30)])
     await desk.end_all("done")

@@ -151,6 +151,7 @@ async def test_pages_of_calls_leave_out_and_repeat_nothing(desk: Desk, store: SQ
     assert keys == [f"k{number}" for number in range(6, -1, -1)]
 
 
+@pytest.mark.alone
 async def test_a_rare_call_is_found_among_many_in_a_moment(store: SQLiteStore) -> None:
     def fill(db: Any) -> None:
         db.execute(

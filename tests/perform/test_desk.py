@@ -206,6 +206,7 @@ async def test_a_call_is_found_below_the_root_of_the_application(open_box: OpenB
         assert got.status == 200
 
 
+@pytest.mark.alone
 async def test_the_structure_of_a_large_body_holds_nobody_up(open_box: OpenBox) -> None:
     async with open_box(public) as box:
         box.desk.limit = 5 << 20

@@ -120,10 +120,9 @@ def _made_again(server: Server, path: str, key: str) -> None:
         assert facts(call(server, path, key)) == facts(answer)
 
 
-@pytest.mark.parametrize("path", ["block?0.05", "hold?0.02"])
-def test_a_killed_server_acts_once_and_holds_no_key(serve: Serve, path: str) -> None:
+def test_a_killed_server_acts_once_and_holds_no_key(serve: Serve) -> None:
     server = serve(handlers=PROMISED, config=CALLERS).start()
-    killed(server, path, rounds=3)
+    killed(server, "block?0.05", rounds=3)
     assert set(made(server).values()) <= {1}
     clean_stop(server)
 

@@ -12,15 +12,18 @@ import socket
 import sqlite3
 import struct
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
 
-APP = Path(__file__).resolve().parents[2] / "app"
-COMMAND = (sys.executable, "-W", "default", "-c", "from oncebox.cli import main; main()")
+from process import nursery
+from process.nursery import Born
+
+APP = nursery.APP
+CODE = "from oncebox.cli import main; main()"
 TOKEN = "for-the-tests"
 CONFIG = """
 handlers = [{handlers}]
@@ -87,12 +90,15 @@ def until(true: Callable[[], object], within: float, what: str = "") -> None:
 class Server:
     """One inbox in a folder, as a process that can be started, killed and started again."""
 
+    code = CODE
+    words: tuple[str, ...] = ("serve",)
+
     def __init__(self, folder: Path, *, handlers: str = "", config: str = "", server: str = "") -> None:
         self.folder = folder
         self.database = folder / "inbox.db"
         self.log_file = folder / "server.log"
         self.starts = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Born | subprocess.Popen[bytes] | None = None
         self._seen = 0
         folder.mkdir(exist_ok=True)
         if handlers:
@@ -102,7 +108,7 @@ class Server:
         (folder / "litestar.toml").write_text(text)
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> Born | subprocess.Popen[bytes]:
         assert self._process is not None, "not started"
         return self._process
 
@@ -114,7 +120,7 @@ class Server:
         """Start without waiting for anything."""
         self._seen = self.log_file.stat().st_size if self.log_file.exists() else 0
         with self.log_file.open("ab") as log:
-            self._process = launch(self.folder, "serve", *arguments, log=log)
+            self._process = launch(self.folder, *self.words, *arguments, log=log, code=self.code)
         self.starts += 1
 
     def start(self, within: float = 15.0) -> Server:
@@ -213,25 +219,34 @@ class Client:
         return Answer(got.status, {k.lower(): v for k, v in got.getheaders()}, got.read())
 
 
-def launch(folder: Path, *arguments: str, log: Any = subprocess.PIPE, **environ: str) -> subprocess.Popen[bytes]:
+def launch(folder: Path, *arguments: str, log: Any, code: str = CODE, **environ: str) -> Born:
     """A command of oncebox in a folder, with nothing of the caller's environment that configures it."""
+    return nursery.opened().bear(code, arguments, folder, environment(**environ), log)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The caller's, without what configures us."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("ONCEBOX_")}
     path = os.pathsep.join([str(APP), *filter(None, [env.get("PYTHONPATH")])])
-    env |= {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **environ}
-    return subprocess.Popen([*COMMAND, *arguments], cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=log)
+    return env | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
-def refused(folder: Path, *arguments: str, within: float = 5.0, **environ: str) -> Exit:
-    """How `serve` ends that must not start; it is given `within` seconds."""
+def refused(folder: Path, *arguments: str, within: float = 5.0, code: str = CODE, **environ: str) -> Exit:
+    """How `serve` ends that must not start; it is given `within` seconds. `code` runs in place of the usual."""
     begin = time.monotonic()
-    process = launch(folder, "serve", *arguments, **environ)
-    try:
-        _, said = process.communicate(timeout=within)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        _, said = process.communicate()
-        raise AssertionError(f"it did not end within {within} s: {said.decode()}") from None
-    return Exit(process.returncode, said.decode(), time.monotonic() - begin)
+    with tempfile.TemporaryFile() as log:
+        process = launch(folder, "serve", *arguments, log=log, code=code, **environ)
+        late = False
+        try:
+            status = process.wait(within)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status, late = process.wait(), True
+        took = time.monotonic() - begin
+        log.seek(0)
+        said = log.read().decode()
+    assert not late, f"it did not end within {within} s: {said}"
+    return Exit(status, said, took)
 
 
 def read_answer(line: socket.socket) -> bytes:

@@ -14,6 +14,7 @@ from process.twins import COUNTING
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.alone
 def test_clients_that_reset_at_any_moment_leave_nothing_open(serve: Serve) -> None:
     server = serve(handlers=COUNTING, config=SIGNED).start()
     warm_up(server)

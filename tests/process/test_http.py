@@ -7,11 +7,11 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from process.rig import TOKEN, Client, Server, clean_stop, parse, read_answer, until
+from process.rig import TOKEN, Client, Server, parse, read_answer, until
+from process.servers import shared
 
 pytestmark = pytest.mark.process
 
@@ -22,14 +22,9 @@ POST = b"POST /in/demo HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: %s\r\n"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One for all tests here: no request may break it for the next."""
-    folder: Path = tmp_path_factory.mktemp("http") / "inbox"
-    running = Server(folder, server="max_body = '4KiB'", config=SOURCES)
-    try:
-        yield running.start()
-        assert "Traceback" not in running.log(), running.log()
-        clean_stop(running)
-    finally:
-        running.end()
+    folder = tmp_path_factory.mktemp("http") / "inbox"
+    with shared(Server(folder, server="max_body = '4KiB'", config=SOURCES)) as server:
+        yield server
 
 
 SOURCES = """
@@ -432,6 +427,7 @@ def test_bodies_that_come_byte_by_byte_are_whole(server: Server) -> None:
     assert stored(server, "dribble") == b"0123456789" * 2
 
 
+@pytest.mark.alone
 def test_a_receipt_that_nobody_reads_holds_nobody_up(server: Server) -> None:
     lines = [server.connect() for _ in range(20)]
     for number, line in enumerate(lines):

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from perform.calls import CALLERS, MAKING, SECRET, made
-from process.rig import TOKEN, Server, clean_stop, parse, until
+from process.rig import TOKEN, Server, parse, until
+from process.servers import shared
 
 pytestmark = pytest.mark.process
 
@@ -31,14 +32,9 @@ max_body = "1KiB"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One for all tests here: no connection may break it for the next."""
-    folder: Path = tmp_path_factory.mktemp("parting") / "inbox"
-    running = Server(folder, handlers=MAKING, config=f"{CALLERS}{SMALL}")
-    try:
-        yield running.start()
-        assert "Traceback" not in running.log(), running.log()
-        clean_stop(running)
-    finally:
-        running.end()
+    folder = tmp_path_factory.mktemp("parting") / "inbox"
+    with shared(Server(folder, handlers=MAKING, config=f"{CALLERS}{SMALL}")) as server:
+        yield server
 
 
 def event(id: bytes, body: bytes = b"{}") -> bytes:
@@ -148,6 +144,7 @@ def test_nothing_is_taken_behind_an_answer_that_closes(server: Server, size: int
     assert made(server)["behind"] == 0
 
 
+@pytest.mark.alone
 def test_a_body_that_has_come_whole_is_not_waited_for(server: Server) -> None:
     with server.connect(5) as line:
         chunk = b"%x\r\n%s\r\n0\r\n\r\n" % (8000, b"x" * 8000)

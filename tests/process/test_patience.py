@@ -6,13 +6,13 @@ import select
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from perform.calls import CALLERS, MAKING
 from process.hasty import Hasty
-from process.rig import TOKEN, at_once, clean_stop, until
+from process.rig import TOKEN, at_once, until
+from process.servers import shared
 from process.test_parting import CHUNKED, POST, call, established, event, statuses
 
 pytestmark = pytest.mark.process
@@ -40,14 +40,9 @@ DRIPPING: dict[str, tuple[bytes, bytes, list[int]]] = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hasty]:
-    folder: Path = tmp_path_factory.mktemp("patience") / "inbox"
-    running = Hasty(folder, handlers=MAKING, config=CALLERS)
-    try:
-        running.start()
-        yield running
-        clean_stop(running)
-    finally:
-        running.end()
+    folder = tmp_path_factory.mktemp("patience") / "inbox"
+    with shared(Hasty(folder, handlers=MAKING, config=CALLERS)) as server:
+        yield server
 
 
 def dripped(server: Hasty, begin: bytes, drop: bytes) -> tuple[list[int], float]:

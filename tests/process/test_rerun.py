@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from oncebox.model import Planned
 from oncebox.store.sqlite import open_store
@@ -79,6 +80,7 @@ def test_a_rerun_that_is_killed_in_the_middle_goes_on_exactly(serve: Serve) -> N
     clean_stop(server)
 
 
+@pytest.mark.alone
 def test_live_events_do_not_wait_for_a_rerun_at_full_rate(serve: Serve) -> None:
     server = serve(handlers=HANDLERS)
     history(server, 10_000)
@@ -108,6 +110,7 @@ def test_live_events_do_not_wait_for_a_rerun_at_full_rate(serve: Serve) -> None:
     clean_stop(server)
 
 
+@pytest.mark.alone
 def test_live_events_do_not_wait_for_a_rerun_at_a_slow_url(serve: Serve) -> None:
     with opened() as shop:
         server = serve(config=hook(shop))

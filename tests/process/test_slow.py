@@ -25,6 +25,7 @@ def test_a_transactional_handler_that_overruns_is_paused_and_leaves_nothing(serv
     clean_stop(server)
 
 
+@pytest.mark.alone
 def test_sleeping_handlers_of_other_kinds_delay_no_accept(serve: Serve) -> None:
     server = serve(handlers=with_seconds(1.5), server='grace = "6s"').start()
     for type in ("async", "blocking", "staged"):
@@ -39,6 +40,7 @@ def test_hostile_sql_harms_no_other_event(serve: Serve) -> None:
     clean_stop(server)
 
 
+@pytest.mark.alone
 def test_a_program_that_holds_the_file_costs_time_and_nothing_else(serve: Serve) -> None:
     server = serve(handlers=COUNTING).start()
     with contextlib.closing(sqlite3.connect(server.database, isolation_level=None, check_same_thread=False)) as outside:

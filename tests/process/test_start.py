@@ -6,11 +6,14 @@ import contextlib
 import os
 import socket
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from process.rig import Exit, clean_stop, refused
+from process import hasty
+from process.rig import CODE, Exit, Server, clean_stop, environment, refused
 from process.servers import Serve
 
 pytestmark = pytest.mark.process
@@ -38,6 +41,26 @@ def said(exit: Exit, code: int, *words: str) -> None:
         assert word in exit.said, exit.said
     assert "Traceback" not in exit.said
     assert exit.said.splitlines()[-1] != ""
+
+
+class Fresh(Server):
+    """A server that an interpreter of its own runs, with nothing from the nursery."""
+
+    def launch(self, *arguments: str) -> None:
+        command = [sys.executable, "-W", "default", "-c", CODE, "serve", *arguments]
+        with self.log_file.open("wb") as log:
+            self._process = subprocess.Popen(command, cwd=self.folder, env=environment(), stdout=log, stderr=log)
+
+
+def test_a_fresh_interpreter_starts_and_stops_without_a_warning(tmp_path: Path) -> None:
+    server = Fresh(tmp_path / "inbox", handlers=WORKING_SETUP)
+    try:
+        server.start()
+        assert server.post("e").status == 202
+        clean_stop(server)
+    finally:
+        server.end()
+    assert "Warning" not in server.log()
 
 
 def test_a_second_server_on_the_same_file_is_refused(serve: Serve) -> None:
@@ -120,7 +143,7 @@ def test_a_file_that_another_program_writes_is_said_to_be_held_and_not_damaged(s
     assert server.stop() == 0
     with contextlib.closing(sqlite3.connect(server.database, isolation_level=None)) as db:
         db.execute("begin immediate")
-        exit = refused(server.folder, within=15)
+        exit = refused(server.folder, code=hasty.CODE)
         said(exit, 1, "inbox.db", "another program holds the database", "close it")
         assert "damaged" not in exit.said
     server.start()

@@ -52,6 +52,7 @@ def test_an_attempt_that_the_grace_period_cuts_off_does_not_count(serve: Serve) 
     assert "suspect" not in server.log()
 
 
+@pytest.mark.alone
 def test_a_stop_with_nothing_to_do_takes_a_moment(serve: Serve) -> None:
     server = serve().start()
     with Client(server) as client:
@@ -61,6 +62,7 @@ def test_a_stop_with_nothing_to_do_takes_a_moment(serve: Serve) -> None:
         assert time.monotonic() - begin < 2
 
 
+@pytest.mark.alone
 def test_a_second_signal_ends_at_once(serve: Serve) -> None:
     server = serve(handlers=waiting(30)).start()
     server.post("slow")

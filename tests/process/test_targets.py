@@ -46,6 +46,7 @@ def test_a_kill_at_any_moment_loses_nothing_and_repeats_only_what_was_in_flight(
     clean_stop(server)
 
 
+@pytest.mark.alone
 def test_a_source_whose_events_hang_at_a_url_delays_no_other_there(serve: Serve, shop: Shop) -> None:
     other = "[sources.other]\nid = 'header:Idempotency-Key'\nunsigned = true\n"
     config = hook(shop, f"{other}[[routes]]\nsource = 'other'\nto = 'shop'\n")

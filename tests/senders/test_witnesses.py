@@ -116,7 +116,8 @@ def test_a_whole_source_takes_what_was_signed(name: str) -> None:
     witness = WITNESSES[name]
     source = Source(preset=name, secrets=(Secret("env:X", witness.secret),), on_missing_id=MissingId("unique"))
     door = compile_door("it", source, 1 << 20)
-    incoming = received(witness.bodies[0], signed(name, witness.bodies[0]), witness.content_type)
+    body = witness.bodies[0]
+    incoming = received(body, signed(name, body), witness.content_type)
     verified = door.verify(incoming)
     assert all(arrival.verified == verified.scheme for arrival in door.arrivals(incoming, verified.scheme))
 

@@ -50,11 +50,17 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
     secret: str
     judge: Callable[[bytes, Headers], bool]
     sign: Callable[[bytes], Headers] | None = None
-    bodies: tuple[bytes, ...] = BODIES
+    fixed: tuple[bytes, ...] = BODIES
+    fresh: Callable[[], bytes] | None = None
     content_type: str = JSON
     checks_time: bool = False
     own: Mapping[str, str] = {}
     needs_node: bool = False
+
+    @property
+    def bodies(self) -> tuple[bytes, ...]:
+        """What it sends; one that tells the time tells that of now."""
+        return self.fixed if self.fresh is None else (self.fresh(),)
 
 
 def taken(check: Callable[[], object], *refusals: type[Exception]) -> bool:
@@ -158,7 +164,7 @@ def _twilio() -> Witness:
         secret=secret,
         sign=lambda body: {"X-Twilio-Signature": str(library.compute_signature(URL, params(body)))},
         judge=lambda body, headers: bool(library.validate(URL, params(body), headers["X-Twilio-Signature"])),
-        bodies=FORMS,
+        fixed=FORMS,
         content_type=FORM,
     )
 
@@ -170,18 +176,20 @@ def _gocardless() -> Witness:
         header = headers["Webhook-Signature"]
         return taken(lambda: gocardless_pro.webhooks.parse(body, secret, header), InvalidSignatureError)
 
-    return Witness(secret=secret, judge=judge, bodies=(EVENTS, EVENTS + b" "))
+    return Witness(secret=secret, judge=judge, fixed=(EVENTS, EVENTS + b" "))
 
 
 def _pusher() -> Witness:
     secret = "7ad3773142a6692b25b8"
     library = pusher.Pusher(app_id="1", key="k", secret=secret)
-    body = msgspec.json.encode({"time_ms": int(time.time() * 1000), "events": [{"name": "a"}]})
+
+    def fresh() -> bytes:
+        return msgspec.json.encode({"time_ms": int(time.time() * 1000), "events": [{"name": "a"}]})
 
     def judge(body: bytes, headers: Headers) -> bool:
         return library.validate_webhook("k", headers["X-Pusher-Signature"], body.decode()) is not None
 
-    return Witness(secret=secret, judge=judge, bodies=(body,))
+    return Witness(secret=secret, judge=judge, fresh=fresh)
 
 
 def _sendgrid() -> Witness:
@@ -195,7 +203,7 @@ def _sendgrid() -> Witness:
         return bool(library.verify_signature(body.decode(), signature, stamp, public))
 
     return Witness(
-        secret=_pem(key), judge=judge, bodies=(b"[]\r\n", b'[{"sg_event_id":"a"},\r\n{"sg_event_id":"b"}]\r\n')
+        secret=_pem(key), judge=judge, fixed=(b"[]\r\n", b'[{"sg_event_id":"a"},\r\n{"sg_event_id":"b"}]\r\n')
     )
 
 

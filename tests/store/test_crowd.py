@@ -44,6 +44,7 @@ async def test_one_request_of_many_events_is_no_crowd(store: SQLiteStore) -> Non
         assert not store.crowded()
 
 
+@pytest.mark.alone
 async def test_slices_are_short_beside_a_crowd_and_hold_one_handler_at_least(store: SQLiteStore) -> None:
     await store.accept([arrival(f"e{n}") for n in range(200)])
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -63,8 +62,7 @@ def settleds(draw: st.DrawFn) -> tuple[list[Row], list[Settled]]:
     return there, ended
 
 
-def filled(path: Path, there: Sequence[Row]) -> sqlite3.Connection:
-    db = connect(path, "normal")
+def fill(db: sqlite3.Connection, there: Sequence[Row]) -> None:
     db.execute("insert into reruns values (1, 'running', '{}', null, 0, 9, 9, 9, 1, 3, 0, 0, 0, 'x', 1, null)")
     for number, (state, key, rerun, attempt) in enumerate(there):
         row = (number // 2 + 1, TARGETS[number % 2], "demo", key, state, NOW, attempt, rerun)
@@ -73,7 +71,20 @@ def filled(path: Path, there: Sequence[Row]) -> sqlite3.Connection:
             "values (?, ?, ?, ?, ?, ?, ?, ?)",
             row,
         )
+
+
+def filled(path: Path, there: Sequence[Row]) -> sqlite3.Connection:
+    db = connect(path, "normal")
+    fill(db, there)
     return db
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[sqlite3.Connection, sqlite3.Connection]]:
+    """Two empty files for all examples; what each writes is taken back."""
+    apart, together = (connect(tmp_path_factory.mktemp("ends") / "x.db", "normal") for _ in range(2))
+    with closing(apart), closing(together):
+        yield apart, together
 
 
 def outcome(db: sqlite3.Connection, books: Books, told: list[bool]) -> Any:
@@ -85,14 +96,22 @@ def outcome(db: sqlite3.Connection, books: Books, told: list[bool]) -> Any:
 @pytest.mark.parametrize("skipping", [frozenset(), frozenset({"shop"})])
 @settings(max_examples=200)
 @given(case=settleds())
-def test_together_is_as_one_by_one(skipping: frozenset[str], case: tuple[list[Row], list[Settled]]) -> None:
+def test_together_is_as_one_by_one(
+    pair: tuple[sqlite3.Connection, sqlite3.Connection],
+    skipping: frozenset[str],
+    case: tuple[list[Row], list[Settled]],
+) -> None:
     there, ended = case
-    with tempfile.TemporaryDirectory() as folder:
-        apart, together = (filled(Path(folder) / name, there) for name in ("apart.db", "together.db"))
-        with closing(apart), closing(together):
-            books, other = Books(1), Books(1)
-            expected = outcome(apart, books, [settle(apart, one, books, skipping) for one in ended])
-            assert outcome(together, other, settle_all(together, ended, other, skipping)) == expected
+    for db in pair:
+        db.execute("begin")
+        fill(db, there)
+    try:
+        (apart, together), books, other = pair, Books(1), Books(1)
+        expected = outcome(apart, books, [settle(apart, one, books, skipping) for one in ended])
+        assert outcome(together, other, settle_all(together, ended, other, skipping)) == expected
+    finally:
+        for db in pair:
+            db.execute("rollback")
 
 
 def test_many_ends_take_few_statements(tmp_path: Path) -> None:

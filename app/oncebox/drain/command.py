@@ -83,13 +83,16 @@ class CommandTarget:
             run.close()
 
     async def _follow(self, run: Run, body: bytes) -> Verdict:
+        # A stop does not cut this short: it takes no time, and a pipe that is half connected is closed by nobody.
+        talking = asyncio.ensure_future(run.talk(body))
         try:
-            await run.talk(body)
+            await asyncio.shield(talking)
             if not await _within(run.exited, self.timeout):
                 await run.end(self._mercy)
                 return of_timeout(self.timeout)
         except asyncio.CancelledError:
             await run.end(LAST_MOMENT)
+            await asyncio.wait({talking})
             raise
         await _within(run.silent, LAST_WORDS)
         return of_exit(run.exited.result(), bytes(run.tail))
