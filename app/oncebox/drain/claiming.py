@@ -20,6 +20,8 @@ from oncebox.drain.target import Target
 # it is given back: it neither blocks others nor looks as if it ran.
 LULL = 0.01
 STALE = 0.25
+# Bytes of bodies that wait, from which on no more is claimed in advance.
+HEAVY = 4 << 20
 
 
 class Claiming:
@@ -43,7 +45,7 @@ class Claiming:
     @property
     def enough(self) -> bool:
         """So much is claimed and waits for a slot that no more is wanted."""
-        return self._lively() > self._ahead.count * 3 // 4
+        return self._slots.weight >= HEAVY or self._lively() > self._ahead.count * 3 // 4
 
     @property
     def patience(self) -> float:
@@ -134,4 +136,4 @@ class Claiming:
         self._limits.took(len(claimed), time.monotonic())
         self._slots.put(claimed)
         self._start()
-        return len(claimed), share.after(claimed)
+        return count if claimed.cut else len(claimed), share.after(claimed)

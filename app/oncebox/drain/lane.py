@@ -16,7 +16,7 @@ from oncebox.drain.limits import Limits
 from oncebox.drain.outage import Outage
 from oncebox.drain.outcomes import End, Outcomes
 from oncebox.drain.room import Room
-from oncebox.drain.shared import Rest, Shared
+from oncebox.drain.shared import LONGEST_REST, Rest, Shared
 from oncebox.drain.signal import Bell
 from oncebox.drain.slots import Slots
 from oncebox.drain.standing import Standing
@@ -74,6 +74,8 @@ class Lane:
     async def turn(self) -> Rest | None:
         """Fill the free slots; without room, rest until a slot is free or the rate allows more."""
         self.bell.quiet()
+        if self._paused:
+            return await self._pause()
         looked_at = self._shared.now()
         self._claiming.look(time.monotonic())
         await (self.give_back() if self.down else self._claiming.give_stale_back())
@@ -116,6 +118,16 @@ class Lane:
         shared.recent.note(claimed.event.seq)
         return attempt
 
+    @property
+    def _paused(self) -> bool:
+        return self._shared.store.is_paused(self.target.name)
+
+    async def _pause(self) -> Rest:
+        """Nothing that waits is started; whoever resumes the target rings, and what is due then is a backlog."""
+        await self.give_back()
+        self._claiming.backlog = Backlog(since=self._shared.now())
+        return Rest(LONGEST_REST, quiet=True)
+
     async def _come_back(self) -> None:
         """After an outage, what failed meanwhile is due again in its old place, and all of it is a backlog."""
         if self.outage is None or not self.outage.over:
@@ -157,7 +169,7 @@ class Lane:
             self.begin(claimed)
 
     def _next(self) -> Claimed | None:
-        if self._shared.stopping or not self._slots.waiting:
+        if self._shared.stopping or not self._slots.waiting or self._paused:
             return None
         if self.outage is not None and self.outage.breaker.room(time.monotonic()) <= 0:
             return None

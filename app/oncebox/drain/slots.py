@@ -20,6 +20,8 @@ class Slots:
         self.busy = 0
         self.stuck = 0
         self.waiting = 0
+        # Bytes of the bodies that wait.
+        self.weight = 0
         self._slots = slots
         self._late = timeout * LATE
         self._reach = reach
@@ -74,6 +76,7 @@ class Slots:
                 self._turn.append(party)
             self._queues[party].append(one)
             self.waiting += 1
+            self.weight += len(one.event.body)
 
     def next(self) -> Claimed | None:
         """The next that may start now."""
@@ -106,12 +109,14 @@ class Slots:
             dropped += self._queues[party]
             self._end(party)
         self.waiting -= len(dropped)
+        self.weight -= sum(len(one.event.body) for one in dropped)
         return dropped
 
     def _take(self, party: str) -> Claimed:
         queue = self._queues[party]
         claimed = queue.popleft()
         self.waiting -= 1
+        self.weight -= len(claimed.event.body)
         if queue:
             self._moved[party] = time.monotonic()
         else:

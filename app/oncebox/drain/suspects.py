@@ -78,9 +78,9 @@ class Suspects:
         # What has been claimed must be run or given back, even if this task is cancelled meanwhile.
         with anyio.CancelScope(shield=True):
             claimed = await self._shared.store.claim_suspect(self._names, self._shared.now())
-            if claimed is not None and self._shared.stopping:
+            if claimed is not None and (self._shared.stopping or self._shared.store.is_paused(claimed.target)):
                 await self._shared.ledger.release([claimed])
-                claimed = None
+                return True
         if claimed is None:
             return False
         await self._run_alone(claimed)

@@ -81,6 +81,14 @@ class Share(Protocol):
         ...
 
 
+class Batch(list[Claimed]):
+    """What one claim took. `cut`: it ended although more may be due that it had room for; the next one goes on."""
+
+    def __init__(self, claimed: Iterable[Claimed] = (), *, cut: bool = False) -> None:
+        super().__init__(claimed)
+        self.cut = cut
+
+
 class Slice(Protocol):
     """What one slice of transactional work came to."""
 
@@ -159,11 +167,14 @@ class Store(Protocol):
         too, and IdConflict."""
         ...
 
-    async def claim(
-        self, target: str, limit: int, now: int, since: int = 0, share: Share | None = None
-    ) -> list[Claimed]:
+    async def claim(self, target: str, limit: int, now: int, since: int = 0, share: Share | None = None) -> Batch:
         """Mark up to `limit` due deliveries of a target as running, its sources in turn, live ones before reruns. With
-        `since` only live ones that are due since then; with `share` no more of a source than it says."""
+        `since` only live ones that are due since then; with `share` no more of a source than it says.
+
+        It ends early when their bodies come to some megabytes, or when it has set aside very many that cannot be read:
+        then it is `cut`. One that is short and not cut says that nothing more is due of what has a share. Once a pause
+        is committed it takes nothing.
+        """
         ...
 
     async def hasten(self, target: str, seqs: Sequence[int]) -> None:
@@ -195,7 +206,8 @@ class Store(Protocol):
         ...
 
     async def process_alone(self, suspect: Claimed, runner: Runner, now: Callable[[], int]) -> Slice:
-        """Run one claimed suspect of a transactional target in a transaction of its own."""
+        """Run one claimed suspect of a transactional target in a transaction of its own; give it back if that is
+        paused."""
         ...
 
     async def release(self, claimed: Sequence[Claimed], now: int) -> None:
@@ -216,7 +228,12 @@ class Store(Protocol):
         ...
 
     async def pause(self, target: str, why: str, now: int) -> None:
-        """Start nothing more for a target until it is resumed."""
+        """Claim and run in here nothing more for a target until it is resumed; an earlier reason stays. What is
+        claimed and has not started is its owner's to give back: see `is_paused`."""
+        ...
+
+    def is_paused(self, target: str) -> bool:
+        """Whether a target is paused, out of memory: by what has been committed, before `pause` and `resume` return."""
         ...
 
     async def resume(self, target: str) -> bool:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
 
-import msgspec
-
-from oncebox.encoding import decode
-from oncebox.model import Claimed, Event, event_headers
-from oncebox.store import Share
+from oncebox.model import Claimed
+from oncebox.store import Batch, Share
 from oncebox.store.books import Books
+from oncebox.store.catch import MOST, Catch
 from oncebox.store.routing import Routing
 from oncebox.store.settles import end
 from oncebox.store.statement import filled, members, own
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NEXT_SOURCE = own(
     "select source from deliveries indexed by deliveries_due where state = 'pending' and suspect = 0 "
@@ -60,18 +54,8 @@ SET_ASIDE = own(
     "returning order_key, rerun"
 )
 
-GONE = "the body is gone: it was pruned or erased before this delivery was made"
-
-Row = tuple[Any, ...]
-
-
-class Gone(ValueError):
-    """Nothing is left of an event but its row."""
-
-
-def unreadable(error: Exception) -> str:
-    """Why a stored event cannot be delivered."""
-    return str(error) if isinstance(error, Gone) else f"the stored event cannot be read: {error}"
+# How many unreadable ones a claim sets aside before it ends.
+ASIDE = 256
 
 
 class Claims:
@@ -92,23 +76,59 @@ class Claims:
         books: Books,
         since: int = 0,
         share: Share | None = None,
-    ) -> list[Claimed]:
+        most: int = MOST,
+    ) -> Batch:
         """Up to `limit` due deliveries of a target, marked as running; live ones before reruns. With `since` only live
-        ones that are due since then; of each source no more than its `share`."""
-        found: list[Row] = []
-        for lane in (0,) if since else (0, 1):
-            if len(found) < limit:
-                some, share = self._due(db, target, lane, limit - len(found), since, now, share)
-                found += some
-        return self._start(db, found, now, books, alone=False)
+        ones that are due since then; of each source no more than its `share`; of bodies about `most` bytes, though one
+        at least. What cannot be read is set aside, and does not count."""
+        catch = Catch(limit, max(1, most), self.instance)
+        aside = 0
+        while True:
+            before = len(catch.found)
+            for lane in (0,) if since else (0, 1):
+                if catch.room:
+                    share = self._due(db, catch, target, lane, since, now, share, books)
+            self._start(db, target, catch.found[before:], now, alone=False)
+            if not catch.unreadable:
+                return Batch(catch.found, cut=catch.cut)
+            # Behind each of them something may be due that had no room, or has its turn only now.
+            aside += len(catch.unreadable)
+            self._set_aside(db, catch, now, books)
+            if not catch.room or aside >= ASIDE:
+                return Batch(catch.found, cut=len(catch.found) < limit)
+
+    def take_together(
+        self, db: sqlite3.Connection, targets: Sequence[str], limit: int, now: int, books: Books
+    ) -> Batch:
+        """Up to `limit` of several targets, which share the rows and the bytes; what the first ones leave goes to the
+        others."""
+        found, left = Batch(), MOST
+        for position, target in enumerate(targets):
+            room, sharing = limit - len(found), len(targets) - position
+            if room > 0:
+                share = max(1, room // sharing)
+                batch = self.take(db, target, share, now, books, most=left // sharing)
+                left -= sum(len(one.event.body) for one in batch)
+                found += batch
+                found.cut |= batch.cut
+        return found
 
     def take_suspect(self, db: sqlite3.Connection, targets: Sequence[str], now: int, books: Books) -> Claimed | None:
-        """The oldest due delivery that a dead process left running, to be run alone."""
+        """The oldest due delivery that a dead process left running and that can be read, to be run alone."""
         if not targets:
             return None
         sql = members(f"{SUSPECT} where d.target in", len(targets), SUSPECT_TAIL)
-        claimed = self._start(db, db.execute(sql, [*targets, now]).fetchall(), now, books, alone=True)
-        return claimed[0] if claimed else None
+        catch = Catch(1, MOST, self.instance)
+        for _ in range(ASIDE):
+            if catch.haul(db.execute(sql, [*targets, now])):
+                one = catch.found[0]
+                self._start(db, one.target, [one], now, alone=True)
+                books.entries.moved(one.event.source, "pending", "running", now)
+                return one
+            if not catch.unreadable:
+                return None
+            self._set_aside(db, catch, now, books)
+        return None
 
     def next_due(self, db: sqlite3.Connection, targets: Sequence[str], share: Share | None = None) -> int | None:
         """The earliest due time of what is pending for these targets, and has a share."""
@@ -126,29 +146,29 @@ class Claims:
     def _due(
         self,
         db: sqlite3.Connection,
+        catch: Catch,
         target: str,
         lane: int,
-        limit: int,
         since: int,
         now: int,
         share: Share | None,
-    ) -> tuple[list[Row], Share | None]:
+        books: Books,
+    ) -> Share | None:
         """Each source gets an equal part of the room, and what one leaves goes to the next; the share that is left."""
-        found: list[Row] = []
         turn = self._turn(db, target, lane, share)
         for position, source in enumerate(turn):
-            room = limit - len(found)
+            room = catch.room
             if room <= 0:
                 break
             part = max(1, room // (len(turn) - position))
             if share is not None:
                 part = min(part, share.most(source, history=lane > 0))
-            rows = db.execute(DUE, (target, lane, source, since, now, part)).fetchall() if part else ()
-            if rows:
+            took = catch.haul(db.execute(DUE, (target, lane, source, since, now, part))) if part > 0 else 0
+            if took:
                 self._last[target, lane] = source
-                found += rows
-                share = None if share is None else share.took(source, len(rows), history=lane > 0)
-        return found, share
+                books.entries.moved(source, "pending", "running", now, count=took)
+                share = None if share is None else share.took(source, took, history=lane > 0)
+        return share
 
     def _turn(self, db: sqlite3.Connection, target: str, lane: int, share: Share | None) -> list[str]:
         """The sources that have something pending and a share, the one after the last served first."""
@@ -161,24 +181,15 @@ class Claims:
         last = self._last.get((target, lane), "")
         return [s for s in sources if s > last] + [s for s in sources if s <= last]
 
-    def _start(
-        self, db: sqlite3.Connection, found: Sequence[Row], now: int, books: Books, *, alone: bool
-    ) -> list[Claimed]:
-        by_target: dict[str, list[object]] = {}
-        started: list[Claimed] = []
-        for row in found:
-            try:
-                started.append(claimed(row, self.instance))
-            except (ValueError, msgspec.MsgspecError) as error:
-                why = unreadable(error)
-                _set_aside(db, row, why, now, books, self._routing.skipping)
-                continue
-            by_target.setdefault(row[1], []).append(row[0])
-            books.entries.moved(row[2], "pending", "running", now)
-        for target, seqs in by_target.items():
-            some = filled(seqs)
-            db.execute(members(START, len(some)), [self.boot, now, int(alone), target, *some])
-        return started
+    def _start(self, db: sqlite3.Connection, target: str, some: Sequence[Claimed], now: int, *, alone: bool) -> None:
+        if some:
+            seqs = filled([one.event.seq for one in some])
+            db.execute(members(START, len(seqs)), [self.boot, now, int(alone), target, *seqs])
+
+    def _set_aside(self, db: sqlite3.Connection, catch: Catch, now: int, books: Books) -> None:
+        for one in catch.unreadable:
+            _set_aside(db, *one, now, books, self._routing.skipping)
+        catch.unreadable = []
 
 
 def hasten(db: sqlite3.Connection, target: str, seqs: Sequence[int]) -> None:
@@ -203,33 +214,17 @@ def put_off(db: sqlite3.Connection, one: Claimed, due: int, now: int, books: Boo
         books.entries.moved(one.event.source, "running", "pending", now)
 
 
-def _set_aside(db: sqlite3.Connection, row: Row, why: str, now: int, books: Books, skipping: frozenset[str]) -> None:
+def _set_aside(
+    db: sqlite3.Connection,
+    seq: int,
+    target: str,
+    source: str,
+    why: str,
+    now: int,
+    books: Books,
+    skipping: frozenset[str],
+) -> None:
     """One unreadable row must not stop the others: it is dead, with the reason."""
-    order_key, rerun = db.execute(SET_ASIDE, (why, now, row[0], row[1])).fetchone()
-    books.entries.moved(row[2], "pending", "dead", now)
-    end(db, row[1], "dead", order_key, rerun, now, books, skips=row[1] in skipping)
-
-
-def claimed(row: Row, instance: str) -> Claimed:
-    """A row of the claim as the attempt that it starts. Raises ValueError or MsgspecError for what cannot be read."""
-    seq, target, source, run, attempts, failures, suspect, id, type, at, parent, *body, again, lane = row
-    headers, kind, encoding, raw = body
-    if headers is None:
-        raise Gone(GONE)
-    event = Event(
-        seq=seq,
-        source=source,
-        id=id,
-        type=type,
-        received_at=EPOCH + timedelta(microseconds=at),
-        headers=event_headers(msgspec.json.decode(headers) if headers else []),
-        content_type=kind or "",
-        body=decode(raw, encoding) if encoding else raw,
-        raw=raw,
-        run=run,
-        attempt=attempts + 1,
-        parent=parent,
-        instance=instance,
-        again=bool(again),
-    )
-    return Claimed(event, target, run, attempts + 1, failures, suspect, encoding, lane > 0)
+    order_key, rerun = db.execute(SET_ASIDE, (why, now, seq, target)).fetchone()
+    books.entries.moved(source, "pending", "dead", now)
+    end(db, target, "dead", order_key, rerun, now, books, skips=target in skipping)

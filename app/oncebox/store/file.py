@@ -12,7 +12,7 @@ import aiosqlite
 import msgspec
 
 from oncebox.model import Arrival, Claimed, Refused, Settled, StagedWrites, Stored
-from oncebox.store import Runner, Share, Transaction, ends, refusals
+from oncebox.store import Batch, Runner, Share, Transaction, ends, refusals
 from oncebox.store.blame import Blame
 from oncebox.store.books import Books
 from oncebox.store.busy import Busy
@@ -114,7 +114,7 @@ class SQLiteStore:
             self.books,
             self.routing,
             self.guard,
-            self.pauses.__contains__,
+            self.is_paused,
             self.busy,
             self.blame,
             sync_timeout=timeout,
@@ -128,13 +128,22 @@ class SQLiteStore:
         too, and IdConflict."""
         return self.writer.accept(arrivals)
 
-    async def claim(
-        self, target: str, limit: int, now: int, since: int = 0, share: Share | None = None
-    ) -> list[Claimed]:
+    async def claim(self, target: str, limit: int, now: int, since: int = 0, share: Share | None = None) -> Batch:
         """Start up to `limit` due deliveries of a target, its sources in turn (only those due `since` then)."""
-        if target in self.pauses or limit < 1:
-            return []
-        return await self.writer.submit(lambda db: self.claims.take(db, target, limit, now, self.books, since, share))
+        if self.is_paused(target) or limit < 1:
+            return Batch()
+        return await self.writer.submit(lambda db: self._claim(db, target, limit, now, since, share))
+
+    def _claim(
+        self, db: sqlite3.Connection, target: str, limit: int, now: int, since: int, share: Share | None
+    ) -> Batch:
+        """Asked again in its turn: a pause may have come before it."""
+        if self.is_paused(target):
+            return Batch()
+        return self.claims.take(db, target, limit, now, self.books, since, share)
+
+    def _awake(self, targets: Sequence[str]) -> list[str]:
+        return [target for target in targets if not self.is_paused(target)]
 
     async def hasten(self, target: str, seqs: Sequence[int]) -> None:
         """The target is back: those of these deliveries that wait for another try are due as of their arrival."""
@@ -142,8 +151,7 @@ class SQLiteStore:
 
     async def claim_suspect(self, targets: Sequence[str], now: int) -> Claimed | None:
         """Mark the oldest due delivery that was running when the process died; it must be run alone."""
-        awake = [target for target in targets if target not in self.pauses]
-        return await self.writer.submit(lambda db: self.claims.take_suspect(db, awake, now, self.books))
+        return await self.writer.submit(lambda db: self.claims.take_suspect(db, self._awake(targets), now, self.books))
 
     async def settle(
         self, settled: Settled, staged: StagedWrites | None = None, otherwise: Settled | None = None
@@ -200,8 +208,7 @@ class SQLiteStore:
 
     async def next_due(self, targets: Sequence[str], share: Share | None = None) -> int | None:
         """When the next pending delivery (suspects too) of these targets is due, in unix microseconds."""
-        awake = [target for target in targets if target not in self.pauses]
-        return await self.writer.submit(lambda db: self.claims.next_due(db, awake, share))
+        return await self.writer.submit(lambda db: self.claims.next_due(db, self._awake(targets), share))
 
     async def recover(self, python_targets: Sequence[str], now: int) -> int:
         """Make deliveries that a dead process left running pending again; the number of suspects among them."""
@@ -210,11 +217,16 @@ class SQLiteStore:
 
     async def pause(self, target: str, why: str, now: int) -> None:
         """Start nothing more for a target until it is resumed."""
-        await self.writer.submit(lambda db: self.pauses.add(db, target, why, now))
+        await self.change(lambda db, _: self.pauses.add(db, target, why, now))
+        self.writer.tell({target})
+
+    def is_paused(self, target: str) -> bool:
+        """Whether a target is paused, out of memory."""
+        return target in self.pauses
 
     async def resume(self, target: str) -> bool:
         """Undo a pause; False if there was none."""
-        resumed = await self.writer.submit(lambda db: self.pauses.remove(db, target))
+        resumed = await self.change(lambda db, _: self.pauses.remove(db, target))
         self.writer.tell({target})
         return resumed
 
@@ -243,10 +255,11 @@ class SQLiteStore:
         """Run a change of our own in one transaction, behind accepts and settles."""
 
         def change(db: sqlite3.Connection) -> T:
-            db.execute(BEGIN)
-            result = work(db, self.books)
-            self.books.save(db)
-            db.execute(COMMIT)
+            with self.pauses.committing():
+                db.execute(BEGIN)
+                result = work(db, self.books)
+                self.books.save(db)
+                db.execute(COMMIT)
             return result
 
         return await self.writer.slice(change)

@@ -13,7 +13,8 @@ from oncebox.model import Arrival, Claimed, Planned
 from oncebox.route import Router
 from oncebox.store.accepts import insert
 from oncebox.store.books import Books
-from oncebox.store.claims import COLUMNS, JOINS, claimed, unreadable
+from oncebox.store.catch import claimed, unreadable
+from oncebox.store.claims import COLUMNS, JOINS
 from oncebox.store.history import Past
 from oncebox.store.options import Options
 from oncebox.store.routing import Routing

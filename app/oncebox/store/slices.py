@@ -77,12 +77,13 @@ class Slices:
         self._warnings = Seldom(log, logging.WARNING)
         self.sync_timeout = sync_timeout
         self._held: list[Claimed] = []
+        self._cut = False
 
     def process(self, targets: Sequence[str], runner: Runner, now: Callable[[], int], *, crowded: bool = False) -> Done:
         """Run what is held for a while (one at least), settle it, hold what is due next. Raises sqlite3.Error when the
         disk fails."""
         span = SHORT if crowded else SLICE
-        self._drop_paused(targets, now())
+        self._drop_unwanted(targets, now())
         if not self._held:
             self._hold(targets, now())
         batch, self._held = self._held, []
@@ -92,15 +93,19 @@ class Slices:
                 apart = self._run_together(batch, runner, targets, now, done, span)
                 self._run_apart(apart, runner, now, done)
                 done.more = bool(self._held or apart)
+            done.more |= self._cut
         except BaseException:
             self._keep(batch, done)
             raise
         return done
 
     def run_alone(self, suspect: Claimed, runner: Runner, now: Callable[[], int]) -> Done:
-        """Run one delivery in a transaction of its own."""
+        """Run one delivery in a transaction of its own; one whose target was paused meanwhile is given back."""
         done = Done([], set(), more=False)
-        self._run_apart([suspect], runner, now, done)
+        if self._paused(suspect.target):
+            self._release([suspect], now())
+        else:
+            self._run_apart([suspect], runner, now, done)
         return done
 
     def told(self) -> set[str]:
@@ -110,11 +115,8 @@ class Slices:
 
     def give_back(self, now: int) -> None:
         """Release what is held and has not started: the process stops."""
-        if self._held:
-            self._db.execute(BEGIN)
-            give_back(self._db, self._held, now, self._books)
-            self._commit()
-            self._held = []
+        self._release(self._held, now)
+        self._held = []
 
     def _hold(self, targets: Sequence[str], now: int) -> None:
         self._db.execute(BEGIN)
@@ -123,22 +125,21 @@ class Slices:
         self._held = held
 
     def _claim(self, targets: Sequence[str], now: int) -> list[Claimed]:
-        """The targets share the room; what the first ones leave goes to the others."""
-        found: list[Claimed] = []
-        for position, target in enumerate(targets):
-            room = HELD - len(found)
-            if room > 0 and not self._paused(target):
-                share = max(1, room // (len(targets) - position))
-                found += self._claims.take(self._db, target, share, now, self._books)
-        return found
+        awake = [target for target in targets if not self._paused(target)]
+        batch = self._claims.take_together(self._db, awake, HELD, now, self._books)
+        self._cut = batch.cut
+        return batch
 
-    def _drop_paused(self, targets: Sequence[str], now: int) -> None:
+    def _drop_unwanted(self, targets: Sequence[str], now: int) -> None:
         unwanted = [c for c in self._held if self._paused(c.target) or c.target not in targets]
-        if unwanted:
+        self._release(unwanted, now)
+        self._held = [c for c in self._held if c not in unwanted]
+
+    def _release(self, some: Sequence[Claimed], now: int) -> None:
+        if some:
             self._db.execute(BEGIN)
-            give_back(self._db, unwanted, now, self._books)
+            give_back(self._db, some, now, self._books)
             self._commit()
-            self._held = [c for c in self._held if c not in unwanted]
 
     def _run_together(
         self,
