@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import codecs
 import json
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -16,6 +17,8 @@ from oncebox.headers import Headers
 T = TypeVar("T")
 
 MICROSECONDS = 1_000_000
+# What Python decodes by and no text is sent in: forms of names and of source code, and the one that always fails.
+NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
 
 
 def moment(at: int) -> str:
@@ -80,13 +83,15 @@ def charset(content_type: str) -> str:
     return "utf-8"
 
 
+@lru_cache(maxsize=256)
 def known_charset(name: str) -> str:
-    """The name itself if Python can decode by it, else UTF-8."""
+    """The name itself if Python can decode text by it, else UTF-8."""
     try:
-        b"".decode(name)
+        known = codecs.lookup(name).name.replace("_", "-")
+        b"a".decode(name, "replace")  # of no bytes at all, even an unknown name decodes; not every codec is of text
     except (LookupError, ValueError):
         return "utf-8"
-    return name
+    return "utf-8" if known in NO_CHARSETS else name
 
 
 class Reply(msgspec.Struct, frozen=True):

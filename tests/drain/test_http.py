@@ -107,6 +107,16 @@ async def test_gone_is_dead_at_once(tmp_path: Path) -> None:
         assert (await first_outcome(tmp_path, receiver))[:2] == ("dead", "refused")
 
 
+@pytest.mark.parametrize("charset", ["utf8mb4", "idna", "hex", "undefined", "\xff"])
+async def test_the_charset_of_an_answer_changes_nothing_of_what_it_means(tmp_path: Path, charset: str) -> None:
+    async def gone(_request: Request) -> Answer:
+        return Answer(410, {"Content-Type": f"text/html; charset={charset}"}, "größe\xff".encode())
+
+    async with receiving(gone) as receiver:
+        row = await first_outcome(tmp_path, receiver)
+    assert (*row[:2], row[3]) == ("dead", "refused", "answered 410 Gone\n\ngröße\xff")
+
+
 async def test_an_answer_that_does_not_come_is_a_timeout_and_counts(tmp_path: Path) -> None:
     async def hang(_request: Request) -> Answer:
         await asyncio.sleep(60)

@@ -18,6 +18,7 @@ from svix.webhooks import WebhookVerificationError
 from oncebox.drain.webhook import (
     LONGEST_WAIT,
     SNIPPET,
+    head_of,
     meaningful,
     of_answer,
     request_headers,
@@ -210,6 +211,49 @@ def test_a_wait_is_never_shorter_than_the_first_of_the_schedule() -> None:
     assert of_answer(503, retry_after="0", least=5.0).after == 5.0
     assert of_answer(503, retry_after="9", least=5.0).after == 9.0
     assert of_answer(503, least=5.0).after is None
+
+
+@pytest.mark.parametrize(
+    ("came", "head"),
+    [
+        (b"HTTP/1.1 204 No Content\r\n\r\nOK", (204, {}, b"OK")),
+        (b"\r\nHTTP/1.0 200\n\nx", (200, {}, b"x")),
+        (b"HTTP/2 200 \r\nA: 1:2 \r\n\r\n\r\n", (200, {"a": "1:2"}, b"\r\n")),
+        (b"HTTP/1.1 503 X\r\nX Y: 1\r\nno colon\r\nRetry-After:  7\r\nA", (503, {"x y": "1", "retry-after": "7"}, b"")),
+        (b"HTTP/1.1 100 C\r\n\r\nHTTP/1.1 102 P\r\nA: b\r\n\r\nHTTP/1.1 299 X\r\n\r\n", (299, {}, b"")),
+        (b"HTTP/1.1 101 Switching\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", (101, {}, b"HTTP/1.1 200 OK\r\n\r\n")),
+    ],
+)
+def test_the_head_of_a_faulty_answer(came: bytes, head: tuple[int, dict[str, str], bytes]) -> None:
+    found = head_of(came)
+    assert found is not None
+    assert (found.status, dict(found.headers), found.rest) == head
+
+
+@pytest.mark.parametrize(
+    "came",
+    [
+        b"",
+        b"HTTP/1.1 200 OK",
+        b"HTTP/1.1 099 a\r\n\r\n",
+        b"HTTP/1.1 2000 OK\r\n\r\n",
+        b"HTTP/1.1 20 OK\r\n\r\n",
+        b"HTTP/1.1 +20 OK\r\n\r\n",
+        b"HTTP/1.1  200 OK\r\n\r\n",
+        b"XHTTP/1.1 200 OK\r\n\r\n",
+        b"ICY 200 OK\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\nHTTP/1.1 200 OK\r\n",
+    ],
+)
+def test_without_a_status_line_there_is_no_head(came: bytes) -> None:
+    assert head_of(came) is None
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"", b"HTTP/1.1 2", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 C\r\n"]))
+def test_no_answer_can_break_its_reading(came: bytes, begun: bytes) -> None:
+    found = head_of(begun + came)
+    assert found is None or (found.status >= 200 or found.status == 101)
 
 
 @given(st.binary(max_size=3000), st.sampled_from(["utf-8", "latin-1", "utf-16"]), st.booleans())

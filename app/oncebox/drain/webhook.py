@@ -6,10 +6,12 @@ import binascii
 import hashlib
 import hmac
 import re
+from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from http import HTTPStatus
+from typing import NamedTuple
 
 from oncebox.drain.verdict import OK, Verdict, bounded
 from oncebox.headers import Headers
@@ -34,6 +36,17 @@ _NEVER = re.compile(
     r"(webhook|oncebox|sec|proxy|x-forwarded|x-real|x-amzn|x-envoy)-.*|via|forwarded|idempotency-key"
     r"|(?!i-twilio-).*(token|secret|passw|auth|api-?key|cookie|credential|session|csrf).*"
 )
+
+_STATUS = re.compile(rb"[\r\n]*HTTP/[12](?:\.[0-9])? ([1-9][0-9]{2})(?: [^\r\n]*)?\r?\n")
+_BLANK = re.compile(rb"^\r?\n", re.MULTILINE)
+
+
+class Head(NamedTuple):
+    """The head of an answer: its status, and what it says of itself. `rest` is what came behind it."""
+
+    status: int
+    headers: Mapping[str, str]
+    rest: bytes = b""
 
 
 def signing_key(secret: str) -> bytes:
@@ -123,6 +136,24 @@ def of_answer(
         dead=status == 410,
         down=status in DOWN,
     )
+
+
+def head_of(came: bytes) -> Head | None:
+    """The head of what came in answer, for an answer with a fault in its head or behind it: the status line alone says
+    what became of the request. None if there is none; interim answers (1xx) are passed over."""
+    at = 0
+    while (line := _STATUS.match(came, at)) is not None:
+        blank = _BLANK.search(came, line.end())
+        fields, at = came[line.end() : blank.start() if blank else len(came)], blank.end() if blank else len(came)
+        status = int(line[1])
+        if status == 101 or not 100 <= status < 200:
+            return Head(status, _fields(fields), came[at:])
+    return None
+
+
+def _fields(block: bytes) -> Headers:
+    named = (line.partition(":") for line in block.decode("latin-1").split("\n"))
+    return Headers((name.strip(), value.strip()) for name, sign, value in named if sign)
 
 
 def phrase(status: int) -> str:
