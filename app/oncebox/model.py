@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import codecs
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TypeVar
 from urllib.parse import parse_qsl
@@ -17,6 +17,7 @@ from oncebox.headers import Headers
 T = TypeVar("T")
 
 MICROSECONDS = 1_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # What Python decodes by and no text is sent in: forms of names and of source code, and the one that always fails.
 NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
 
@@ -25,6 +26,16 @@ def moment(at: int) -> str:
     """Unix microseconds as RFC 3339 UTC with microseconds: `2026-12-02T01:02:03.000004Z`."""
     seconds, rest = divmod(at, MICROSECONDS)
     return f"{_second(seconds)}.{rest:06d}Z"
+
+
+def instant(at: int) -> datetime:
+    """Unix microseconds as an aware datetime, exact."""
+    return EPOCH + timedelta(microseconds=at)
+
+
+def unix(at: datetime) -> int:
+    """An aware datetime as unix microseconds, exact."""
+    return (at - EPOCH) // timedelta(microseconds=1)
 
 
 @lru_cache(maxsize=1024)
@@ -156,6 +167,11 @@ class Claimed(msgspec.Struct, frozen=True):
     suspect: int = 0
     encoding: str | None = None
     history: bool = False
+
+    @property
+    def weight(self) -> int:
+        """The bytes of its body as they lie in memory."""
+        return len(self.event.body) + (len(self.event.raw) if self.encoding else 0)
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Seldom: lines of the log that anybody outside can cause. Pure."""
+"""Seldom: lines of the log that anybody outside can cause, or a fault that lasts. Pure."""
 
 from __future__ import annotations
 

@@ -4,10 +4,9 @@ itself: what is received waits for `drain`, and time stands still until `advance
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -22,12 +21,13 @@ from oncebox.accept.doors import compile_door
 from oncebox.accept.incoming import Incoming
 from oncebox.accept.key import check_id
 from oncebox.accept.presets import PRESETS
+from oncebox.clock import wall_clock
 from oncebox.config import Config, MissingId, Source, load
 from oncebox.content import written
 from oncebox.drain.drain import Drain
 from oncebox.drain.killing import run_unsettled
 from oncebox.duration import seconds
-from oncebox.model import MICROSECONDS, Arrival, Event
+from oncebox.model import Arrival, Event, instant, unix
 from oncebox.operate.feeder import Feeder
 from oncebox.operate.rerunning import OneOrder, rerun_event
 from oncebox.server import Opened, opened
@@ -40,7 +40,6 @@ __all__ = ["Delivery", "Inbox"]
 
 T = TypeVar("T")
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FREELY = Source(id="body:/id", type="body:/type", unsigned=True, on_missing_id=MissingId("unique"))
 # A file that is thrown away outlives no power cut.
 DURABILITY = "normal"
@@ -80,7 +79,7 @@ class Inbox:
             raise TypeError('Inbox takes handlers="module" or config="litestar.toml", one of the two')
         self._modules = (handlers,) if isinstance(handlers, str) else tuple(handlers)
         self._config = None if config is None else Path(config)
-        self._now = time.time_ns() // 1000 if at is None else (at - EPOCH) // timedelta(microseconds=1)
+        self._now = wall_clock() if at is None else unix(at)
         self._around = ExitStack()
         self._life = ExitStack()
         self._doors: dict[str, Door] = {}
@@ -230,5 +229,5 @@ def _named(arrival: Arrival, id: str | None, type: str | None) -> Arrival:
 
 
 def _delivery(row: DeliveryRow) -> Delivery:
-    due = EPOCH + timedelta(seconds=row.due / MICROSECONDS) if row.state == "pending" else None
+    due = instant(row.due) if row.state == "pending" else None
     return Delivery(row.target, row.state, row.run, row.attempts, row.outcome, row.error, due)

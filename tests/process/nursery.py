@@ -1,8 +1,8 @@
-"""Nursery: one process that has read what others wrote, and forks the processes that tests start.
+"""Nursery: one process that has read what a server reads, and forks the processes that tests start.
 
-Most of the time of a start goes into reading Litestar, uvicorn and the rest. Here that is done once; our own package
-is read afresh by each process, which is in all else what `python -W default -c CODE ARGUMENTS` would be: a process of
-its own with its own folder, environment, signals, exit code and end. This file run as a program is the nursery.
+Most of the time of a start goes into reading Litestar, uvicorn and the rest. Here that is done once; in all else each
+is what `python -W default -c CODE ARGUMENTS` would be: a process of its own with its own folder, environment, signals,
+exit code and end. This file run as a program is the nursery.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import importlib
 import json
 import os
 import signal
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 APP = Path(__file__).resolve().parents[2] / "app"
-# What a server reads when it starts; asked of a process that reads it, so that no list here can be out of date.
+# What a server reads when it starts.
 READ = "import oncebox.serve, oncebox.cli.serve, uvicorn.protocols.http.httptools_impl, uvloop, aiosqlite"
 
 
@@ -104,10 +103,7 @@ def opened() -> Nursery:
 
 def main(control: socket.socket) -> dict[str, Any] | None:
     """Fork whatever is asked for. Comes back with None at the end, and in each new process with what it shall do."""
-    for name in _scouted():
-        # Some name themselves otherwise than they are found.
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    exec(READ, {})
     assert threading.active_count() == 1, threading.enumerate()
     # Nobody waits for those that watch.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -120,21 +116,6 @@ def main(control: socket.socket) -> dict[str, Any] | None:
             return _watch(*descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-
-
-def _scouted() -> list[str]:
-    """The modules of others that our package needs, found out by a process that reads them all."""
-    ours, theirs = socket.socketpair()
-    if os.fork() == 0:
-        ours.close()
-        exec(READ, {})
-        theirs.sendall(json.dumps([name for name in sys.modules if not name.startswith("oncebox")]).encode())
-        os._exit(0)
-    theirs.close()
-    with ours, ours.makefile("rb") as told:
-        names: list[str] = json.load(told)
-    os.wait()
-    return names
 
 
 def _watch(line: int, log: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Ahead(msgspec.Struct, frozen=True):
     ended: int = 0
     since: float = 0.0
 
-    def leaves(self, waiting: int, slots: int) -> bool:
+    def overdone(self, waiting: int, slots: int) -> bool:
         """The target is not quick any more: so many that wait would keep what is new waiting for many rounds."""
         return self.count == 0 and waiting > ROUNDS * slots
 

@@ -15,13 +15,12 @@ from oncebox.drain.shared import LONGEST_REST, Rest, Shared
 from oncebox.drain.signal import together
 from oncebox.drain.slots import Slots
 from oncebox.drain.target import Target
+from oncebox.store.catch import MOST
 
 # Seconds after which the others are looked at although enough waits, because nothing of that can start; and after which
 # it is given back: it neither blocks others nor looks as if it ran.
 LULL = 0.01
 STALE = 0.25
-# Bytes of bodies that wait, from which on no more is claimed in advance.
-HEAVY = 4 << 20
 
 
 class Claiming:
@@ -44,8 +43,8 @@ class Claiming:
 
     @property
     def enough(self) -> bool:
-        """So much is claimed and waits for a slot that no more is wanted."""
-        return self._slots.weight >= HEAVY or self._lively() > self._ahead.count * 3 // 4
+        """So much is claimed and waits for a slot that no more is wanted; of large bodies what one claim may bring."""
+        return self._slots.weight >= MOST or self._lively() > self._ahead.count * 3 // 4
 
     @property
     def patience(self) -> float:
@@ -92,7 +91,7 @@ class Claiming:
         """What would wait for long: all of it at a target that has become slow, else that of which nothing starts."""
         if not self._slots.waiting:
             return
-        if self._ahead.leaves(self._slots.waiting, self._target.concurrency):
+        if self._ahead.overdone(self._slots.waiting, self._target.concurrency):
             await self.give_back()
         else:
             await self._shared.ledger.release(self._slots.clear_idle(time.monotonic(), STALE))

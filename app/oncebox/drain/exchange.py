@@ -21,8 +21,6 @@ AT_ONCE = 1 << 20
 PIECE = 1 << 18
 # A head that is longer than this is judged by its first line.
 HEAD_BYTES = 65_536
-# What is kept of a body that only we can read.
-REST_BYTES = 4096
 # As much of a body as may lie in the buffers of both sides while its receiver answers from the head alone.
 UNREAD = 1 << 16
 UNSAID = ("Content-Type",)
@@ -81,7 +79,7 @@ class Wire(ResponseHandler):
 
     def _rest(self, head: Head) -> aiohttp.StreamReader:
         content = aiohttp.StreamReader(self, HEAD_BYTES, loop=self._loop)
-        content.feed_data(head.rest[:REST_BYTES])
+        content.feed_data(head.rest)
         content.feed_eof()
         return content
 
@@ -193,7 +191,7 @@ class Exchange:
             raise
         finally:
             late.cancel()
-        if len(body) > UNREAD and _perhaps_unread(said.status, len(body)):
+        if _perhaps_unread(said.status, len(body)):
             wire.force_close()
         answer = Answer(said, content, connection)
         if content.is_eof():
@@ -226,7 +224,7 @@ async def _write(wire: Wire, head: bytes, body: bytes) -> None:
 def _perhaps_unread(status: int, size: int) -> bool:
     """Whether the next request might queue up behind a body that nobody reads: who refuses often has not read it. To
     connect anew costs nothing beside a body of megabytes."""
-    return size > AT_ONCE or not 200 <= status < 300
+    return size > AT_ONCE or (size > UNREAD and not 200 <= status < 300)
 
 
 def _end(connection: Connection) -> None:

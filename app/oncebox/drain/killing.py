@@ -13,9 +13,7 @@ from oncebox.drain.target import HandlerTarget, Target
 from oncebox.drain.transactional import TransactionalRunner
 from oncebox.model import Claimed
 from oncebox.store import Store, Transaction
-
-# As many as a slice of transactional handlers may have.
-SLICE = 64
+from oncebox.store.slices import HELD
 
 
 class Killed(Exception):
@@ -42,7 +40,7 @@ async def _started(
     suspect = await store.claim_suspect(suspicious, now)
     if suspect is not None:
         return [suspect]
-    room = dict.fromkeys(inside, SLICE) | {name: target.concurrency for name, target in outside.items()}
+    room = dict.fromkeys(inside, HELD) | {name: target.concurrency for name, target in outside.items()}
     return [claimed for name, most in room.items() for claimed in await store.claim(name, most, now)]
 
 

@@ -139,10 +139,10 @@ class Lane:
     async def _fill(self) -> tuple[int, int, Room | None]:
         """Claim and start as much as there is room for; the room there was, what was started (all of the room, if
         there may be more), and what each source might still have had."""
-        if self._room() == 0:
-            return 0, 0, None
         if not self.target.in_process:
             return await self._fill_now()
+        if self._room() == 0:
+            return 0, 0, None
         await self._shared.gate.enter()
         try:
             return await self._fill_now()

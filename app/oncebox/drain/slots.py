@@ -76,7 +76,7 @@ class Slots:
                 self._turn.append(party)
             self._queues[party].append(one)
             self.waiting += 1
-            self.weight += len(one.event.body)
+            self.weight += one.weight
 
     def next(self) -> Claimed | None:
         """The next that may start now."""
@@ -109,14 +109,14 @@ class Slots:
             dropped += self._queues[party]
             self._end(party)
         self.waiting -= len(dropped)
-        self.weight -= sum(len(one.event.body) for one in dropped)
+        self.weight -= sum(one.weight for one in dropped)
         return dropped
 
     def _take(self, party: str) -> Claimed:
         queue = self._queues[party]
         claimed = queue.popleft()
         self.waiting -= 1
-        self.weight -= len(claimed.event.body)
+        self.weight -= claimed.weight
         if queue:
             self._moved[party] = time.monotonic()
         else:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from difflib import get_close_matches
 
 from oncebox.duration import seconds
 from oncebox.errors import Rejected
+from oncebox.model import unix
 from oncebox.store.listing import STATES, Selection
 
 EVENTS = ("source", "type", "state", "since", "until", "q", "body", "limit", "cursor")
 LIMIT, MOST = 50, 500
 LONGEST = 1024
 LARGEST = (1 << 63) - 1
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RFC3339 = r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)"
 
 
@@ -82,7 +82,7 @@ def read_time(given: Mapping[str, str], name: str, now: int) -> int | None:
         pass
     try:
         if re.fullmatch(_RFC3339, text):
-            return (datetime.fromisoformat(text.upper()) - _EPOCH) // timedelta(microseconds=1)
+            return unix(datetime.fromisoformat(text.upper()))
     except (ValueError, OverflowError):
         pass
     raise bad_request(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from oncebox.encoding import decode
-from oncebox.model import Claimed, Event, event_headers
+from oncebox.model import Claimed, Event, event_headers, instant
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Bytes of bodies, as they lie in memory, after which a claim ends: whoever waits for the writer waits until they are
 # read, and the process has to hold them.
 MOST = 4 << 20
@@ -66,7 +64,7 @@ class Catch:
                 left -= len(row[BODY] or b"")
             else:
                 found.append(one)
-                left -= len(one.event.body) + (len(one.event.raw) if one.encoding else 0)
+                left -= one.weight
             if left <= 0:
                 break
         cursor.close()
@@ -85,7 +83,7 @@ def claimed(row: Row, instance: str) -> Claimed:
         source=source,
         id=id,
         type=type,
-        received_at=EPOCH + timedelta(microseconds=at),
+        received_at=instant(at),
         headers=event_headers(msgspec.json.decode(headers) if headers else []),
         content_type=kind or "",
         body=decode(raw, encoding) if encoding else raw,

@@ -108,7 +108,7 @@ class Claims:
             if room > 0:
                 share = max(1, room // sharing)
                 batch = self.take(db, target, share, now, books, most=left // sharing)
-                left -= sum(len(one.event.body) for one in batch)
+                left -= sum(one.weight for one in batch)
                 found += batch
                 found.cut |= batch.cut
         return found
@@ -187,8 +187,11 @@ class Claims:
             db.execute(members(START, len(seqs)), [self.boot, now, int(alone), target, *seqs])
 
     def _set_aside(self, db: sqlite3.Connection, catch: Catch, now: int, books: Books) -> None:
-        for one in catch.unreadable:
-            _set_aside(db, *one, now, books, self._routing.skipping)
+        """What cannot be read must not stop the others: it is dead, with the reason."""
+        for seq, target, source, why in catch.unreadable:
+            order_key, rerun = db.execute(SET_ASIDE, (why, now, seq, target)).fetchone()
+            books.entries.moved(source, "pending", "dead", now)
+            end(db, target, "dead", order_key, rerun, now, books, skips=target in self._routing.skipping)
         catch.unreadable = []
 
 
@@ -212,19 +215,3 @@ def put_off(db: sqlite3.Connection, one: Claimed, due: int, now: int, books: Boo
     done = db.execute(PUT_OFF, (due, one.event.seq, one.target, one.run, one.attempt))
     if done.rowcount:
         books.entries.moved(one.event.source, "running", "pending", now)
-
-
-def _set_aside(
-    db: sqlite3.Connection,
-    seq: int,
-    target: str,
-    source: str,
-    why: str,
-    now: int,
-    books: Books,
-    skipping: frozenset[str],
-) -> None:
-    """One unreadable row must not stop the others: it is dead, with the reason."""
-    order_key, rerun = db.execute(SET_ASIDE, (why, now, seq, target)).fetchone()
-    books.entries.moved(source, "pending", "dead", now)
-    end(db, target, "dead", order_key, rerun, now, books, skips=target in skipping)

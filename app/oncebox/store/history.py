@@ -6,11 +6,10 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from oncebox.model import Arrival, Event, event_headers
+from oncebox.model import Arrival, Event, event_headers, instant
 from oncebox.pointer import canonical, parse
 from oncebox.store.choice import ENDED, PATIENCE, Choice, find, holds, stored_arrival
 from oncebox.store.queries import MANY
@@ -19,7 +18,6 @@ from oncebox.store.statement import own
 # Bodies of a piece are in memory together.
 MOST_BYTES = 8 << 20
 PIECE = 500
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 IN_STATE = own(f"select seq, target from deliveries where seq {MANY} and state = ?")
 FACTS = own("select (select value from meta where name = 'instance'), (select value from meta where name = 'next_seq')")
@@ -85,7 +83,7 @@ def _event(past: Past, instance: str) -> Event:
         source=arrival.source,
         id=arrival.id,
         type=arrival.type,
-        received_at=EPOCH + timedelta(microseconds=arrival.received_at),
+        received_at=instant(arrival.received_at),
         headers=event_headers(arrival.headers),
         content_type=arrival.content_type,
         body=arrival.decoded,
