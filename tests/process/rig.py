@@ -12,6 +12,7 @@ import socket
 import sqlite3
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -196,6 +197,15 @@ class Server:
     def until_quiet(self, within: float) -> None:
         """Until nothing is owed any more."""
         until(lambda: not set(self.states()) & {"pending", "parked", "running"}, within, "all processed")
+
+
+class Fresh(Server):
+    """A server that an interpreter of its own runs, with nothing from the nursery."""
+
+    def launch(self, *arguments: str) -> None:
+        command = [sys.executable, "-W", "default", "-c", CODE, "serve", *arguments]
+        with self.log_file.open("wb") as log:
+            self._process = subprocess.Popen(command, cwd=self.folder, env=environment(), stdout=log, stderr=log)
 
 
 class Client:

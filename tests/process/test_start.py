@@ -6,14 +6,12 @@ import contextlib
 import os
 import socket
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from process import hasty
-from process.rig import CODE, Exit, Server, clean_stop, environment, refused
+from process.rig import Exit, Fresh, clean_stop, refused
 from process.servers import Serve
 
 pytestmark = pytest.mark.process
@@ -41,15 +39,6 @@ def said(exit: Exit, code: int, *words: str) -> None:
         assert word in exit.said, exit.said
     assert "Traceback" not in exit.said
     assert exit.said.splitlines()[-1] != ""
-
-
-class Fresh(Server):
-    """A server that an interpreter of its own runs, with nothing from the nursery."""
-
-    def launch(self, *arguments: str) -> None:
-        command = [sys.executable, "-W", "default", "-c", CODE, "serve", *arguments]
-        with self.log_file.open("wb") as log:
-            self._process = subprocess.Popen(command, cwd=self.folder, env=environment(), stdout=log, stderr=log)
 
 
 def test_a_fresh_interpreter_starts_and_stops_without_a_warning(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def test_ticks_come_four_times_a_second_at_most(serve: Serve) -> None:
     one.close()
 
 
+@pytest.mark.alone
 def test_a_listener_that_reads_nothing_costs_no_memory_and_stops_no_other(serve: Serve) -> None:
     server = serve(handlers=HANDLER).start()
     quick, deaf = Listener(server), [Listener(server) for _ in range(20)]
