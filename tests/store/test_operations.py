@@ -13,7 +13,7 @@ import pytest
 
 from oncebox.errors import Overloaded, StorageFull, StoreError
 from oncebox.model import Arrival, Call, Claimed, Performed, Planned, Result, StagedWrites
-from oncebox.store import DONE, FAILED, FREED, UNKNOWN, Ended, Transaction
+from oncebox.store import DONE, FAILED, FREED, UNKNOWN, Ended, Transaction, performing
 from oncebox.store.busy import Busy
 from oncebox.store.callbook import Wanted, list_calls
 from oncebox.store.edge import told
@@ -83,7 +83,11 @@ async def test_a_fault_of_who_performs_holds_neither_the_key_nor_its_neighbours(
     await books_are_right(store)
 
 
-async def test_operations_share_a_commit_with_each_other_and_never_with_accepts(store: SQLiteStore) -> None:
+async def test_operations_share_a_commit_with_each_other_and_never_with_accepts(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(performing, "SLICE", 60.0)  # a group that takes long is another matter, see below
+
     def emitting(db: Transaction, attempt: int) -> tuple[Result, bool]:
         db.emit("mail", id="a")
         return OK, True
