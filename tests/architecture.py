@@ -36,7 +36,7 @@ OWNERS = {
     "sqlite3": ("store", "store.*"),
     "aiosqlite": ("store", "store.*"),
     "litestar": ("accept.ingress", "operate", "operate.*", "server", "mount", "plugin"),
-    "aiohttp": ("drain.exchange", "drain.http"),
+    "aiohttp": ("drain.connections", "drain.exchange", "drain.http"),
     "httpx": (),
     "requests": (),
     "rich": ("cli", "cli.*"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
 # What a header may be called (RFC 9110, 5.1).
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
@@ -14,9 +15,11 @@ class Headers(Mapping[str, str]):
 
     def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
         self.pairs = tuple(pairs)
-        self._first: dict[str, str] = {}
-        for name, value in self.pairs:
-            self._first.setdefault(name.lower(), value)
+
+    @cached_property
+    def _first(self) -> dict[str, str]:
+        """Made when it is asked for: many are only passed on."""
+        return {name.lower(): value for name, value in reversed(self.pairs)}
 
     def __getitem__(self, name: str) -> str:
         return self._first[name.lower()]

@@ -219,11 +219,6 @@ def receipt(source: str, id: str, received_at: int) -> bytes:
     return msgspec.json.encode({"source": source, "id": id, "received_at": moment(received_at)})
 
 
-def event_headers(pairs: tuple[tuple[str, str], ...] | list[list[str]]) -> Headers:
-    """Stored header pairs as a case-insensitive mapping."""
-    return Headers((name, value) for name, value in pairs)
-
-
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A request that names what it wants done by a key of its caller's. `fingerprint` is the hash of the request, `at`
     when it came; what ended before `expired` is forgotten. Times are unix microseconds."""

@@ -14,7 +14,9 @@ from aiohttp.connector import AddrInfoType
 
 from drain.delivering import Inbox, delivering, posting, wall
 from drain.receiver import receiving
-from oncebox.drain.exchange import AT_ONCE, HEAD_BYTES, UNREAD, Connections
+from oncebox.drain import connections
+from oncebox.drain.connections import HEAD_BYTES, Connections
+from oncebox.drain.exchange import AT_ONCE, UNREAD
 from oncebox.drain.retry import RetryPolicy
 
 pytestmark = pytest.mark.anyio
@@ -176,6 +178,67 @@ async def test_a_connection_that_the_receiver_ends_is_not_used_again(tmp_path: P
         await inbox.idle()
         assert [state for _, state, *_ in await inbox.states()] == ["done"] * 3
         assert seen.connections == 3
+
+
+async def test_a_connection_at_rest_ends_before_a_common_server_would_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "KEPT_ALIVE", 0.2)
+    gone = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(OK)
+        gone.set()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, delivering(tmp_path / "a.db", posting(url)) as inbox:
+        began = asyncio.get_running_loop().time()
+        await inbox.receive("evt_1", body=b"")
+        async with asyncio.timeout(5):
+            await gone.wait()
+        assert asyncio.get_running_loop().time() - began >= 0.2
+        await inbox.receive("evt_2", body=b"")
+        await inbox.idle()
+        assert [state for _, state, *_ in await inbox.states()] == ["done"] * 2
+
+
+async def test_of_many_connections_those_that_are_not_needed_any_more_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "KEPT_ALIVE", 0.3)
+    slow = asyncio.Event()
+    open_now: set[asyncio.StreamWriter] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_now.add(writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                if len(open_now) == 4:
+                    slow.set()
+                await slow.wait()
+                writer.write(OK)
+        open_now.discard(writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, delivering(tmp_path / "a.db", posting(url, concurrency=4)) as inbox:
+        await inbox.receive(*(f"e{n}" for n in range(4)), body=b"")
+        await inbox.idle()
+        assert len(open_now) == 4
+        async with asyncio.timeout(10):
+            n = 4
+            while len(open_now) > 1:
+                await inbox.receive(f"e{n}", body=b"")
+                await inbox.idle()
+                n += 1
+        assert len(open_now) == 1
 
 
 async def test_an_answer_without_a_length_ends_with_its_connection(tmp_path: Path) -> None:

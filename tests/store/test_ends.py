@@ -132,9 +132,27 @@ def test_many_ends_take_few_statements(tmp_path: Path) -> None:
         assert settle_all(db, late, Books(1)) == [False] * 40
 
 
-@pytest.mark.parametrize("sql", [ends.CURRENT, ends.SETTLE])
+@pytest.mark.parametrize("sql", [ends.look_up(FEW), ends.write(FEW)])
 def test_each_end_is_found_by_its_key(tmp_path: Path, sql: str) -> None:
     with closing(filled(tmp_path / "x.db", [("running", None, None, 1)] * FEW)) as db:
-        plan = [row[3] for row in db.execute(f"explain query plan {sql}", ("[]",))]
-    assert plan[0].startswith("SCAN json_each")
-    assert "USING PRIMARY KEY (seq=? AND target=?)" in plan[1]
+        plan = [row[3] for row in db.execute(f"explain query plan {sql}", [None] * sql.count("?"))]
+    assert [step for step in plan if step.startswith("SCAN")] == [f"SCAN {FEW} CONSTANT ROWS", "SCAN v"]
+    assert "USING PRIMARY KEY (seq=? AND target=?)" in plan[-1]
+
+
+def test_more_ends_than_a_statement_takes_are_written(tmp_path: Path) -> None:
+    there = [("running", None, None, 1)] * 700
+    ended = [
+        Settled(
+            seq=number // 2 + 1, target=TARGETS[number % 2], run=1, attempt=1, state="dead", outcome="error",
+            started_at=NOW, duration=1, now=NOW, failures=1, error="no",
+        )
+        for number in range(700)
+    ]  # fmt: skip
+    with closing(filled(tmp_path / "x.db", there)) as db:
+        assert settle_all(db, ended, Books(1)) == [True] * 700
+        assert db.execute("select count(*) from deliveries where state = 'dead' and failures = 1").fetchone() == (700,)
+        assert db.execute("select count(*), min(detail) from attempts where outcome = 'error'").fetchone() == (
+            700,
+            "no",
+        )

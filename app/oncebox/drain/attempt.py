@@ -69,7 +69,7 @@ class Attempt:
 
     async def _run(self) -> None:
         started_at = self._now()
-        verdict = await self._verdict()
+        verdict = await (self._uncut() if self.target.keeps_time else self._verdict())
         duration = round(self.took * 1_000_000)
         if self._judge is not None:
             verdict = self._judge(verdict)
@@ -112,8 +112,6 @@ class Attempt:
         """How it ended; None if the stop ended it."""
         if self._is_stopping():
             return None
-        if self.target.keeps_time:
-            return await self._uncut()
         # A plain task: an anyio scope cancels again at every await, so that a handler which ignores it would spin.
         self._task = task = asyncio.create_task(
             self._target_work(), name=f"{self.target.name}:{self.claimed.event.seq}"
@@ -133,12 +131,16 @@ class Attempt:
 
     async def _uncut(self) -> Verdict | None:
         """Of a target that ends in time by itself."""
+        if self._is_stopping():
+            return None
         try:
-            return await self._target_work()
+            return await self.target.deliver(self.claimed)
         except asyncio.CancelledError:
             if not self._is_stopping():
                 raise
             return None
+        except Exception as error:  # noqa: BLE001  # a target's own fault must not end the drain
+            return of_error(error)
 
     def _is_stopping(self) -> bool:
         return self._stopping

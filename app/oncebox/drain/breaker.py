@@ -58,7 +58,7 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
         """After a delivery has ended. `down`: as it ends where a target is down, which wants to be left alone for
         `after` seconds. Any other end shows that the target works."""
         if not down:
-            return Breaker(first=self.first, longest=self.longest)
+            return Breaker(first=self.first, longest=self.longest) if self.failures or self.open else self
         if not self.open:
             return self._failed(seq, now, after)
         if seq == self.probe:

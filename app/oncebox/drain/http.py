@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 
 import aiohttp
 from aiohttp.http import HttpProcessingError
 
-from oncebox.drain.exchange import UNSAID, Answer, Connections, Exchange
+from oncebox.drain.connections import Connections
+from oncebox.drain.exchange import UNSAID, Answer, Exchange
 from oncebox.drain.retry import RetryPolicy
 from oncebox.drain.verdict import OK, Verdict, bounded, of_timeout
 from oncebox.drain.webhook import of_answer, request_headers, shown
 from oncebox.model import MICROSECONDS, Claimed, charset
 
-# Common servers close a connection that was silent for 5 s; whoever writes just then loses the request.
-KEPT_ALIVE = 4.0
 # The part of a try's time in which the connection must stand: later it could not be told from a slow answer.
 CONNECTING = 0.75
 # An answer is judged by its status; its text is for people and gets this long and no more.
@@ -32,7 +31,7 @@ Client = aiohttp.ClientSession
 async def open_client() -> AsyncIterator[Client]:
     """The one client of all URL targets: connections are used again; no cookies, no proxies, no redirects."""
     async with aiohttp.ClientSession(
-        connector=Connections(limit=0, keepalive_timeout=KEPT_ALIVE),
+        connector=Connections(limit=0),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"User-Agent": f"oncebox/{version('oncebox')}", "Accept-Encoding": "identity", "Accept": "*/*"},
         skip_auto_headers=UNSAID,
@@ -92,11 +91,11 @@ class URLTarget:
             return OK
         return await self._refused(response)
 
-    async def _post(self, claimed: Claimed) -> Answer:
-        headers, body = request_headers(claimed, self._now() // MICROSECONDS, self._key), claimed.event.raw
+    def _post(self, claimed: Claimed) -> Awaitable[Answer]:
         if self._exchange is None:
             self._exchange = Exchange(self._client, self._url, self._connecting)
-        return await self._exchange.post(headers, body, self.timeout)
+        headers = request_headers(claimed, self._now() // MICROSECONDS, self._key)
+        return self._exchange.post(headers, claimed.event.raw, self.timeout)
 
     async def _refused(self, response: Answer) -> Verdict:
         text = await _text(response)

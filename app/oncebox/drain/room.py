@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from itertools import islice
 
 import msgspec
 
@@ -86,4 +85,10 @@ class Room(msgspec.Struct, frozen=True):
         most = max(1, self.slots // KEPT)
         if self.reach is None:
             return most
-        return sum(1 for _ in islice((one for one in self.reach if one != party and one not in self.held), most))
+        lacking = 0
+        for one in self.reach:
+            if one != party and one not in self.held:
+                lacking += 1
+                if lacking == most:
+                    break
+        return lacking

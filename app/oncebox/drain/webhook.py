@@ -71,10 +71,14 @@ def webhook_id(name: str) -> str:
 def sign(key: bytes, id: str, at: int, body: bytes) -> str:
     """The Standard Webhooks signature of a message sent at a time in unix seconds."""
     mac = _keyed(key).copy()
-    mac.update(f"{id}.{at}.".encode())
-    piece = PIECE if len(body) <= AT_ONCE else len(body)
-    for start in range(0, len(body), piece):
-        mac.update(body[start : start + piece])
+    start = f"{id}.{at}.".encode()
+    if len(body) > AT_ONCE:
+        mac.update(start)
+        mac.update(body)
+    else:
+        signed = start + body
+        for at_byte in range(0, len(signed), PIECE):
+            mac.update(signed[at_byte : at_byte + PIECE])
     return "v1," + binascii.b2a_base64(mac.digest(), newline=False).decode()
 
 
@@ -187,11 +191,13 @@ def shown(body: bytes, charset: str, *, last: bool = False) -> str:
 
 
 def _clean(text: str) -> str:
-    return _CONTROL.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    return text if text.isprintable() else _CONTROL.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def _as_sent(value: str) -> str:
     """Headers are kept as Latin-1 text and leave as UTF-8: what came as UTF-8 leaves as the same bytes."""
+    if value.isascii():
+        return value
     try:
         return value.encode("latin-1").decode("utf-8")
     except ValueError:

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from oncebox.encoding import decode
-from oncebox.model import Claimed, Event, event_headers, instant
+from oncebox.headers import Headers
+from oncebox.model import Claimed, Event, instant
 
 # Bytes of bodies, as they lie in memory, after which a claim ends: whoever waits for the writer waits until they are
 # read, and the process has to hold them.
@@ -23,6 +24,9 @@ Row = tuple[Any, ...]
 
 class Gone(ValueError):
     """Nothing is left of an event but its row."""
+
+
+_pairs = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
 
 
 def unreadable(error: Exception) -> str:
@@ -84,7 +88,7 @@ def claimed(row: Row, instance: str) -> Claimed:
         id=id,
         type=type,
         received_at=instant(at),
-        headers=event_headers(msgspec.json.decode(headers) if headers else []),
+        headers=Headers(_pairs(headers) if headers else ()),
         content_type=kind or "",
         body=decode(raw, encoding) if encoding else raw,
         raw=raw,

@@ -11,32 +11,16 @@ import msgspec
 from oncebox.model import Settled
 from oncebox.store.books import Books
 from oncebox.store.settles import NOBODY, end, settle
-from oncebox.store.statement import own
+from oncebox.store.statement import filled, rounded, rows
 
 FEW = 4
+# So many in one statement, which has a limit to its parameters.
+MANY = 256
 
-# The columns of one end, as `_row` writes them.
-ENDS = (
-    "select value ->> 0 as seq, value ->> 1 as target, value ->> 2 as run, value ->> 3 as attempt, "
-    "value ->> 4 as state, value ->> 5 as outcome, value ->> 6 as error, value ->> 7 as duration, value ->> 8 as due, "
-    "value ->> 9 as failures, value ->> 10 as processed_at, value ->> 11 as started_at from json_each(?)"
-)
-CURRENT = own(
-    f"select json_group_array(json_array(d.seq, d.target, d.source, d.order_key, d.rerun)) from ({ENDS}) v "
-    "cross join deliveries d on d.seq = v.seq and d.target = v.target "
-    "where d.run = v.run and d.attempts = v.attempt and d.state = 'running'"
-)
-SETTLE = own(
-    "update deliveries set state = v.state, outcome = v.outcome, error = v.error, duration = v.duration, due = v.due, "
-    "failures = v.failures, processed_at = v.processed_at, suspect = 0, alone = 0, boot = null "
-    f"from ({ENDS}) v where deliveries.seq = v.seq and deliveries.target = v.target and deliveries.run = v.run "
-    "and deliveries.attempts = v.attempt and deliveries.state = 'running'"
-)
-# Attempts that failed are kept one by one; the one that succeeded is in the delivery itself.
-RECORD = own(
-    "insert or replace into attempts (seq, target, run, number, started_at, duration, outcome, detail) "
-    f"select seq, target, run, attempt, started_at, duration, outcome, error from ({ENDS})"
-)
+# An end that is none. The first of its columns, which are those of `_row`, say which attempt it is; these and the next
+# are kept of one that failed.
+NOTHING = (None,) * 12
+KEY, RECORDED = 4, 8
 
 
 class Current(msgspec.Struct, frozen=True, array_like=True):
@@ -56,15 +40,19 @@ def settle_all(
     db: sqlite3.Connection, settled: Sequence[Settled], books: Books, skipping: frozenset[str] = NOBODY
 ) -> list[bool]:
     """Write the ends of attempts, as `settle` does with each; for each whether it was the current one."""
+    if len(settled) > MANY:
+        return [*settle_all(db, settled[:MANY], books, skipping), *settle_all(db, settled[MANY:], books, skipping)]
     if len(settled) < FEW or len({(one.seq, one.target) for one in settled}) < len(settled):
         return [settle(db, one, books, skipping) for one in settled]
-    text = _json([_row(one) for one in settled])
-    current = {(one.seq, one.target): one for one in _decode(db.execute(CURRENT, (text,)).fetchone()[0])}
+    ends = [_row(one) for one in settled]
+    ends += [NOTHING] * (rounded(len(ends)) - len(ends))
+    found = db.execute(look_up(len(ends)), _flat(ends, KEY)).fetchone()[0]
+    current = {(one.seq, one.target): one for one in _decode(found)}
+    db.execute(write(len(ends)), _flat(ends, len(NOTHING)))
     ours = [one for one in settled if (one.seq, one.target) in current]
-    db.execute(SETTLE, (text,))
-    failed = [_row(one) for one in ours if one.outcome != "ok"]
+    failed = filled([_row(one) for one in ours if one.outcome != "ok"])
     if failed:
-        db.execute(RECORD, (_json(failed),))
+        db.execute(_record(len(failed)), _flat(failed, RECORDED))
     for one in ours:
         facts = current[one.seq, one.target]
         books.entries.moved(facts.source, "running", one.state, one.now)
@@ -74,11 +62,42 @@ def settle_all(
     return [(one.seq, one.target) in current for one in settled]
 
 
-def _row(one: Settled) -> list[object]:
+def look_up(count: int) -> str:
+    """Which of so many are current attempts."""
+    return rows(
+        "select json_group_array(json_array(d.seq, d.target, d.source, d.order_key, d.rerun)) from (",
+        KEY,
+        count,
+        ") v cross join deliveries d on d.seq = v.column1 and d.target = v.column2 "
+        "where d.run = v.column3 and d.attempts = v.column4 and d.state = 'running'",
+    )
+
+
+def write(count: int) -> str:
+    """So many ends, of those that are current attempts."""
+    return rows(
+        "update deliveries set suspect = 0, alone = 0, boot = null, duration = v.column6, outcome = v.column7, "
+        "error = v.column8, state = v.column9, due = v.column10, failures = v.column11, processed_at = v.column12 "
+        "from (",
+        len(NOTHING),
+        count,
+        ") v where deliveries.seq = v.column1 and deliveries.target = v.column2 and deliveries.run = v.column3 "
+        "and deliveries.attempts = v.column4 and deliveries.state = 'running'",
+    )
+
+
+def _record(count: int) -> str:
+    """Attempts that failed are kept one by one; the one that succeeded is in the delivery itself."""
+    columns = "seq, target, run, number, started_at, duration, outcome, detail"
+    return rows(f"insert or replace into attempts ({columns})", RECORDED, count)
+
+
+def _row(one: Settled) -> tuple[object, ...]:
     ended = one.now if one.state in ("done", "dead") else None
-    facts = (one.seq, one.target, one.run, one.attempt, one.state, one.outcome, one.error, one.duration, one.due)
-    return [*facts, one.failures, ended, one.started_at]
+    attempt = (one.seq, one.target, one.run, one.attempt, one.started_at, one.duration, one.outcome, one.error)
+    return (*attempt, one.state, one.due, one.failures, ended)
 
 
-def _json(rows: Sequence[object]) -> str:
-    return msgspec.json.encode(rows).decode()
+def _flat(ends: Sequence[tuple[object, ...]], columns: int) -> list[object]:
+    """The first columns of each, one after the other."""
+    return [value for one in ends for value in one[:columns]]

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from oncebox.model import Arrival, Event, event_headers, instant
+from oncebox.headers import Headers
+from oncebox.model import Arrival, Event, instant
 from oncebox.pointer import canonical, parse
 from oncebox.store.choice import ENDED, PATIENCE, Choice, find, holds, stored_arrival
 from oncebox.store.queries import MANY
@@ -84,7 +85,7 @@ def _event(past: Past, instance: str) -> Event:
         id=arrival.id,
         type=arrival.type,
         received_at=instant(arrival.received_at),
-        headers=event_headers(arrival.headers),
+        headers=Headers(arrival.headers),
         content_type=arrival.content_type,
         body=arrival.decoded,
         raw=arrival.body,
