@@ -25,7 +25,6 @@ DOWN = frozenset({429, 502, 503, 504})
 # Hashing more at a time gives Python's lock away, and to have it back costs more than the hashing of a usual body.
 PIECE, AT_ONCE = 2047, 1 << 16
 
-_PRINTABLE = re.compile(r"[\x20-\x7e]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # The sender's headers that say something about the event; ours, and those of its hop to us, are not among them.
 _MEANS = re.compile(
@@ -63,7 +62,7 @@ def signing_key(secret: str) -> bytes:
 
 def webhook_id(name: str) -> str:
     """An event's name as a header carries it: itself, or its hash if it is too long or not printable ASCII."""
-    if len(name) <= LONGEST_ID and _PRINTABLE.fullmatch(name):
+    if len(name) <= LONGEST_ID and name.isascii() and name.isprintable():
         return name
     return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
 
@@ -77,8 +76,8 @@ def sign(key: bytes, id: str, at: int, body: bytes) -> str:
         mac.update(body)
     else:
         signed = start + body
-        for at_byte in range(0, len(signed), PIECE):
-            mac.update(signed[at_byte : at_byte + PIECE])
+        for begin in range(0, len(signed), PIECE):
+            mac.update(signed[begin : begin + PIECE])
     return "v1," + binascii.b2a_base64(mac.digest(), newline=False).decode()
 
 
@@ -96,10 +95,12 @@ def request_headers(claimed: Claimed, at: int, key: bytes | None) -> dict[str, s
         headers["Content-Type"] = _clean(event.content_type)
     if claimed.encoding:
         headers["Content-Encoding"] = _clean(claimed.encoding)
-    headers |= {"webhook-id": id, "webhook-timestamp": str(at), "Idempotency-Key": id}
+    headers["webhook-id"] = headers["Idempotency-Key"] = id
+    headers["webhook-timestamp"] = str(at)
     if key is not None:
         headers["webhook-signature"] = sign(key, id, at, event.raw)
-    headers |= {"Oncebox-Id": _clean(event.id), "Oncebox-Attempt": str(claimed.attempt)}
+    headers["Oncebox-Id"] = _clean(event.id)
+    headers["Oncebox-Attempt"] = str(claimed.attempt)
     if event.type is not None:
         headers["Oncebox-Type"] = _clean(event.type)
     return headers
