@@ -22,7 +22,7 @@ from oncebox.drain.command import CommandTarget, of_exit
 from oncebox.drain.http import Client
 from oncebox.drain.retry import RetryPolicy
 from oncebox.drain.target import Target
-from oncebox.drain.verdict import Verdict
+from oncebox.drain.verdict import OK, Verdict, of_timeout
 from oncebox.headers import Headers
 from oncebox.model import Claimed, Event
 
@@ -199,6 +199,38 @@ def test_a_stop_ends_the_program(run: Runs, tmp_path: Path) -> None:
 
     run(stopped())
     assert dies(int((tmp_path / "pid").read_text()))
+
+
+def test_a_stop_after_the_exit_changes_nothing_of_how_it_went(run: Runs, tmp_path: Path) -> None:
+    async def stopped(script: str) -> Verdict:
+        task = asyncio.create_task(shell(tmp_path, script, timeout=5.0).deliver(claimed()))
+        with anyio.fail_after(10):
+            while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():  # noqa: ASYNC110  # another process writes it
+                await asyncio.sleep(0)
+        shell_pid = int((tmp_path / "child").read_text())
+        while lives(shell_pid):  # noqa: ASYNC110  # it is ended by itself
+            await asyncio.sleep(0)
+        task.cancel()
+        return await task
+
+    # A child that holds the output open keeps the last words waited for.
+    begun = "sleep 2 & echo $$ > child.new; mv child.new child; exit"
+    assert run(stopped(f"{begun} 0")) == OK
+    (tmp_path / "child").unlink()
+    assert run(stopped(f"{begun} 3")).error == "exit code 3"
+
+
+def test_a_stop_after_the_time_was_up_leaves_it_a_timeout(run: Runs, tmp_path: Path) -> None:
+    async def stopped() -> Verdict:
+        one = shell(tmp_path, "trap 'touch asked' TERM; while :; do sleep 0.05; done", timeout=0.3)
+        task = asyncio.create_task(one.deliver(claimed()))
+        with anyio.fail_after(10):
+            while not (tmp_path / "asked").exists():  # noqa: ASYNC110  # another process makes it
+                await asyncio.sleep(0.01)
+        task.cancel()
+        return await task
+
+    assert run(stopped()) == of_timeout(0.3)
 
 
 def test_a_stop_at_any_moment_of_the_start_leaves_no_pipe_open(run: Runs, tmp_path: Path) -> None:

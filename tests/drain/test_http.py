@@ -12,6 +12,8 @@ import pytest
 from drain.conftest import arrival
 from drain.delivering import QUICK, delivering, posting, wall
 from drain.receiver import CLOSE, Answer, Receiver, Request, receiving
+from oncebox.drain.connections import Wire
+from oncebox.drain.exchange import AT_ONCE
 from oncebox.drain.retry import RetryPolicy
 
 pytestmark = pytest.mark.anyio
@@ -222,3 +224,26 @@ async def test_a_stop_gives_back_what_has_no_answer_and_keeps_what_has(tmp_path:
             await inbox.idle()
             assert await inbox.rows("select count(*), sum(attempts), sum(failures) from deliveries") == [(2, 2, 0)]
     assert receiver.acknowledged == {"answered": 1, "slow": 1}
+
+
+@pytest.mark.parametrize("size", [2, AT_ONCE + 1])
+@pytest.mark.parametrize(("status", "state"), [(200, ("done", "ok")), (410, ("dead", "refused"))])
+async def test_a_stop_in_the_moment_of_an_answer_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, status: int, state: tuple[str, str]
+) -> None:
+    async def says(_request: Request) -> Answer:
+        return Answer(status, body=b"ok")
+
+    async with receiving(says) as receiver, delivering(tmp_path / "a.db", posting(receiver.url)) as inbox:
+        receive = Wire.data_received
+
+        def and_stop(wire: Wire, data: bytes) -> None:
+            receive(wire, data)
+            for attempt in list(inbox.drain._shared.attempts):
+                attempt.stop()
+
+        monkeypatch.setattr(Wire, "data_received", and_stop)
+        await inbox.receive("a", body=b"x" * size)
+        await inbox.idle()
+        assert [row[1:3] for row in await inbox.states()] == [state]
+        assert [request.id for request, _ in receiver.log] == ["a"]

@@ -59,7 +59,8 @@ class CommandTarget:
         self._environ = {name: value for name, value in environ.items() if not name.startswith("ONCEBOX_")}
 
     async def deliver(self, claimed: Claimed) -> Verdict:
-        """Run it to its end, or until its time is up. Raises only CancelledError, with the program ended."""
+        """Run it to its end, or until its time is up. Raises only CancelledError, with the program ended, and not once
+        its end is known."""
         try:
             # Not the loop's own way: uvloop's lets a program inherit what others have made inheritable.
             process = subprocess.Popen(  # noqa: ASYNC220, S603  no shell; it returns when the program has started, which is at once
@@ -85,16 +86,22 @@ class CommandTarget:
     async def _follow(self, run: Run, body: bytes) -> Verdict:
         # A stop does not cut this short: it takes no time, and a pipe that is half connected is closed by nobody.
         talking = asyncio.ensure_future(run.talk(body))
+        late = False
         try:
             await asyncio.shield(talking)
-            if not await _within(run.exited, self.timeout):
+            late = not await _within(run.exited, self.timeout)
+            if late:
                 await run.end(self._mercy)
-                return of_timeout(self.timeout)
         except asyncio.CancelledError:
+            known = late or run.has_exited
             await run.end(LAST_MOMENT)
             await asyncio.wait({talking})
-            raise
-        await _within(run.silent, LAST_WORDS)
+            if not known:
+                raise
+        if late:
+            return of_timeout(self.timeout)
+        with suppress(asyncio.CancelledError):  # the exit says how it went, whatever it said last
+            await _within(run.silent, LAST_WORDS)
         return of_exit(run.exited.result(), bytes(run.tail))
 
 
@@ -120,6 +127,14 @@ class Run(asyncio.Protocol):
         self._stdin: asyncio.WriteTransport | None = None
         self._stdout: asyncio.ReadTransport | None = None
         threading.Thread(target=self._wait, name=f"command {process.pid}", daemon=True).start()
+
+    @property
+    def has_exited(self) -> bool:
+        """It has, be it that nobody has asked for its exit code yet."""
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
 
     async def talk(self, body: bytes) -> None:
         """Give it the body, and begin to listen."""

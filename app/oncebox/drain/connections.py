@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from weakref import WeakSet
 
@@ -14,6 +15,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError
 
+from oncebox.drain.unread import Unread, client_context
 from oncebox.drain.webhook import Head, head_of
 
 # A head that is longer than this is judged by its first line.
@@ -21,6 +23,8 @@ HEAD_BYTES = 65_536
 # Common servers close a connection that was silent for 5 s; whoever writes just then loses the request.
 KEPT_ALIVE = 4.0
 SWITCHING = 101
+# What is shorter is taken whole by the kernel, so its writing does not break.
+TAKEN = 1 << 14
 
 
 class Wire(ResponseHandler):
@@ -30,10 +34,14 @@ class Wire(ResponseHandler):
         super().__init__(loop)
         self.used = False
         self.came: bytearray | None = None
+        self._unread: Unread | None = None
 
-    def ask(self) -> None:
-        """What comes from now on is an answer."""
+    def ask(self, size: int) -> None:
+        """What comes from now on answers a request of so many bytes. At its end, whatever that is, comes `heard`."""
+        assert self.transport is not None
         self.came = bytearray()
+        if size > TAKEN:
+            self._unread = Unread(self.transport)
         self.set_response_params(
             read_until_eof=True,
             auto_decompress=False,
@@ -58,12 +66,26 @@ class Wire(ResponseHandler):
         if isinstance(exc, HttpProcessingError) and self._payload is not None and not self._payload.is_eof():
             self._payload.feed_eof()
 
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """What came before is an answer all the same."""
+        if self._unread is not None:
+            for data in self._unread.take():
+                self.data_received(data)
+        super().connection_lost(exc)
+
+    def heard(self) -> None:
+        """Nothing more is awaited."""
+        unread, self._unread = self._unread, None
+        if unread is not None:
+            unread.end()
+
     async def answer(self) -> tuple[Head, aiohttp.StreamReader]:
-        """The head of the answer and its body, as far as it has come. Raises what aiohttp raises."""
+        """The head of the answer and its body, as far as it has come. Raises what aiohttp raises. Who is cancelled
+        after it has come is cancelled at the next await."""
         try:
-            message, content = await self.read()
+            message, content = await self._message()
             while 100 <= message.code < 200 and message.code != SWITCHING:
-                message, content = await self.read()
+                message, content = await self._message()
             self.used = True
         except HttpProcessingError:
             head = head_of(bytes(self.came or b""))
@@ -72,6 +94,16 @@ class Wire(ResponseHandler):
             return head, self._rest(head)
         self.came = None
         return Head(message.code, message.headers), content
+
+    async def _message(self) -> tuple[aiohttp.http.RawResponseMessage, aiohttp.StreamReader]:
+        try:
+            return await self.read()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not len(self) or task is None:
+                raise
+            task.cancel()
+            return await self.read()
 
     def _rest(self, head: Head) -> aiohttp.StreamReader:
         content = aiohttp.StreamReader(self, HEAD_BYTES, loop=self._loop)
@@ -111,6 +143,11 @@ class Connections(aiohttp.TCPConnector):
         make: Callable[..., ResponseHandler] = Wire
         self._factory = partial(make, loop=self._loop)
         self._lines: WeakSet[Lines] = WeakSet()
+
+    @cached_property
+    def context(self) -> ssl.SSLContext:
+        """Of those that are sealed."""
+        return client_context()
 
     def lines(self, request: aiohttp.ClientRequest) -> Lines:
         """The lines to where a request goes."""

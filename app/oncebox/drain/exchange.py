@@ -52,12 +52,14 @@ class Exchange:
 
     def __init__(self, client: aiohttp.ClientSession, url: str, connecting: float) -> None:
         assert isinstance(client.connector, Connections)
+        connections, to = client.connector, URL(url)
+        sealed = connections.context if to.scheme == "https" else True
         request = aiohttp.ClientRequest(
-            "POST", URL(url), headers=client.headers, skip_auto_headers=UNSAID, session=client
+            "POST", to, headers=client.headers, skip_auto_headers=UNSAID, session=client, ssl=sealed
         )
         request.headers.popall("Content-Length", None)  # of no body; each has its own
         self._head = f"POST {request.url.raw_path_qs} HTTP/1.1\r\n" + _lines(request.headers)
-        self._lines = client.connector.lines(request)
+        self._lines = connections.lines(request)
         self._connecting = connecting
         self._loop = asyncio.get_running_loop()
 
@@ -92,7 +94,7 @@ class Exchange:
         wire = line.wire
         late = self._loop.call_at(until, wire.set_exception, TimeoutError())
         try:
-            wire.ask()
+            wire.ask(len(head) + len(body))
             if len(body) <= AT_ONCE:
                 assert wire.transport is not None
                 wire.transport.write(head + body)
@@ -104,6 +106,7 @@ class Exchange:
             raise
         finally:
             late.cancel()
+            wire.heard()
         if _perhaps_unread(said.status, len(body)):
             wire.force_close()
         answer = Answer(said, content, line, self._lines)
@@ -128,6 +131,7 @@ async def _write(wire: Wire, head: bytes, body: bytes) -> None:
         await writer.write(head, drain=False)
         for start in range(0, len(body), PIECE):
             await writer.write(rest[start : start + PIECE], drain=start + PIECE < len(body))
+            await asyncio.sleep(0)  # a turn for what comes meanwhile, be it the end
 
 
 def _perhaps_unread(status: int, size: int) -> bool:
