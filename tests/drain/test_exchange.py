@@ -171,6 +171,35 @@ async def test_what_a_receiver_says_unasked_is_no_answer_to_what_comes_next(tmp_
         assert [number for number, _ in seen.requests] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        [b"HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\n", b"OK"],
+        [b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", b"2\r\nOK\r\n0\r\n\r\n"],
+    ],
+)
+async def test_a_body_where_none_can_be_is_no_answer_to_what_comes_next(tmp_path: Path, said: list[bytes]) -> None:
+    async with (
+        wire(saying(*said)) as seen,
+        delivering(tmp_path / "a.db", posting(seen.url, retry=ONCE, concurrency=1)) as inbox,
+    ):
+        await inbox.receive(*[f"evt_{n}" for n in range(20)])
+        await inbox.idle()
+        assert {row[1:3] for row in await inbox.states()} == {("done", "ok")}
+        assert len(seen.requests) == 20
+
+
+async def test_a_204_that_says_it_is_empty_keeps_its_connection(tmp_path: Path) -> None:
+    said = b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"
+    async with (
+        wire(saying(said)) as seen,
+        delivering(tmp_path / "a.db", posting(seen.url, retry=ONCE, concurrency=1)) as inbox,
+    ):
+        await inbox.receive(*[f"evt_{n}" for n in range(20)])
+        await inbox.idle()
+        assert seen.connections == 1
+
+
 async def test_a_connection_that_the_receiver_ends_is_not_used_again(tmp_path: Path) -> None:
     speak = saying(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     async with wire(speak) as seen, delivering(tmp_path / "a.db", posting(seen.url, concurrency=1)) as inbox:

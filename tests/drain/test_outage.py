@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from drain.delivering import Inbox, delivering, posting
+from drain.delivering import Inbox, delivering, posting, wall
 from drain.receiver import CLOSE, Answer, Receiver, Request, receiving
+from oncebox.drain import outcomes
 from oncebox.drain.breaker import IN_A_ROW
 from oncebox.drain.retry import RetryPolicy
 
@@ -169,6 +170,50 @@ async def test_new_events_do_not_wait_behind_the_backlog_of_an_outage(tmp_path: 
     order = [request.id for request, _ in receiver.log]
     assert order.index("new") <= 12
     assert receiver.acknowledged == Counter([*names(200), "new"])
+
+
+async def test_what_fails_just_before_the_return_is_due_again_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def break_down(request: Request) -> Answer:
+        if request.id != "slow":
+            return CLOSE
+        await back.wait()
+        receiver.behave = Receiver().behave
+        return Answer(200)
+
+    back = asyncio.Event()
+
+    monkeypatch.setattr(outcomes, "MOMENT", 0.6)  # so that the failures are written after the return
+    async with receiving(break_down) as receiver:
+        make = posting(receiver.url, concurrency=16, retry=RetryPolicy(base=60.0))
+        async with delivering(tmp_path / "a.db", make) as inbox:
+            await inbox.receive("slow", *names(IN_A_ROW + 3))
+            await inbox.until(lambda: inbox.drain.down() == ["hook"] and receiver.in_flight == 1)
+            back.set()
+            await inbox.until(lambda: len(receiver.acknowledged) > 1, 5)
+
+
+async def test_new_events_do_not_wait_behind_a_backlog_beside_a_source_with_little(tmp_path: Path) -> None:
+    async def unhurried(request: Request) -> Answer:
+        if request.id == "later":
+            return Answer(500)
+        await asyncio.sleep(0.01)
+        return Answer()
+
+    async with receiving(unhurried) as receiver:
+        make = posting(receiver.url, concurrency=4, retry=RetryPolicy(base=60.0))
+        async with delivering(tmp_path / "a.db", make) as inbox:
+            await inbox.receive("later", source="other")
+            await inbox.until(lambda: len(receiver.log) == 1)
+            await inbox.store.pause("hook", "to see", wall())
+            await inbox.receive(*names(400))
+            await inbox.store.resume("hook")
+            inbox.drain.wake({"hook"})
+            await inbox.until(lambda: len(receiver.log) > 20)
+            await inbox.receive("new")
+            await inbox.until(lambda: "new" in receiver.acknowledged)
+            assert len(receiver.log) < 100
 
 
 async def test_a_rate_holds_for_a_backlog_too(tmp_path: Path) -> None:

@@ -220,3 +220,12 @@ async def test_transactional_handlers_go_on_past_what_cannot_be_read(
     await store.accept([arrival(f"e{n}") for n in range(210)])
     await lose(store, 201)
     assert len(await drain(store, Running(lambda _claimed, _db: None))) == 10
+
+
+async def test_what_a_source_leaves_goes_to_any_other(store: SQLiteStore) -> None:
+    await fill(store, [f"a{n}" for n in range(12)], source="a")
+    await fill(store, ["b"], source="b")
+    await store.accept([arrival("c", source="c", at=NOW + 1)])
+    assert sorted(ids(await store.claim("handler", 8, NOW))) == sorted(["b", *[f"a{n}" for n in range(7)]])
+    assert ids(await store.claim("handler", 8, NOW)) == [f"a{n}" for n in range(7, 12)]
+    await books_are_right(store)

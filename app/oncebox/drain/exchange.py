@@ -19,6 +19,7 @@ PIECE = 1 << 18
 # As much of a body as may lie in the buffers of both sides while its receiver answers from the head alone.
 UNREAD = 1 << 16
 UNSAID = ("Content-Type",)
+BODILESS = (204, 304)
 
 
 class Answer:
@@ -107,7 +108,7 @@ class Exchange:
         finally:
             late.cancel()
             wire.heard()
-        if _perhaps_unread(said.status, len(body)):
+        if _perhaps_unread(said.status, len(body)) or _contradicts_itself(said):
             wire.force_close()
         answer = Answer(said, content, line, self._lines)
         if content.is_eof():
@@ -138,6 +139,13 @@ def _perhaps_unread(status: int, size: int) -> bool:
     """Whether the next request might queue up behind a body that nobody reads: who refuses often has not read it. To
     connect anew costs nothing beside a body of megabytes."""
     return size > AT_ONCE or (size > UNREAD and not 200 <= status < 300)
+
+
+def _contradicts_itself(said: Head) -> bool:
+    """Whether it announces a body that cannot be part of it: what then comes would be taken for the next answer."""
+    if said.status not in BODILESS:
+        return False
+    return "Transfer-Encoding" in said.headers or said.headers.get("Content-Length", "0").strip() != "0"
 
 
 def _lines(headers: Mapping[str, str]) -> str:

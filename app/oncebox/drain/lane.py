@@ -132,8 +132,9 @@ class Lane:
         """After an outage, what failed meanwhile is due again in its old place, and all of it is a backlog."""
         if self.outage is None or not self.outage.over:
             return
-        await self._shared.store.hasten(self.target.name, self.outage.failed())
-        self.outage.end()
+        returning = self.outage.returning(self._outcomes.unwritten)
+        await self._shared.store.hasten(self.target.name, returning)
+        self.outage.hurried(returning)
         self._claiming.backlog = Backlog(since=self._shared.now())
 
     async def _fill(self) -> tuple[int, int, Room | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -29,6 +29,7 @@ class Outage:
         self.over = False
         self._name = name
         self._failed: set[int] = set()
+        self._returning: set[int] = set()
 
     def judge(self, claimed: Claimed) -> Judge:
         """Take note of a delivery that starts; what is returned takes its verdict (None: given back) and says what
@@ -45,14 +46,14 @@ class Outage:
 
         return ended
 
-    def failed(self) -> list[int]:
-        """The deliveries to hurry up, oldest first."""
-        return sorted(self._failed)
+    def returning(self, unwritten: Collection[int]) -> list[int]:
+        """What failed meanwhile and is to be hurried up, oldest first: all of which the file knows that it failed."""
+        return sorted(self._returning.difference(unwritten))
 
-    def end(self) -> None:
-        """What had to be done about it has been done."""
-        self.over = False
-        self._failed.clear()
+    def hurried(self, seqs: Collection[int]) -> None:
+        """These are due again. It is over until that can be said of all."""
+        self._returning.difference_update(seqs)
+        self.over = bool(self._returning)
 
     def _ended(self, seq: int, verdict: Verdict, *, probe: bool) -> Verdict:
         before, now = self.breaker, time.monotonic()
@@ -73,8 +74,8 @@ class Outage:
     def _back(self, *, was_open: bool) -> None:
         if was_open:
             self.over = True
-        elif not self.over:
-            self._failed.clear()
+            self._returning |= self._failed
+        self._failed.clear()
 
     def _report(self, verdict: Verdict, wait: float, *, was_open: bool, is_open: bool) -> None:
         if is_open and not was_open:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import anyio
 import msgspec
@@ -34,10 +34,17 @@ class Outcomes:
         self._written = written
         self._waiting: list[End] = []
         self._many = anyio.Event()
+        self._unwritten: set[int] = set()
+
+    @property
+    def unwritten(self) -> Collection[int]:
+        """The events of whose ends the file does not know yet."""
+        return self._unwritten
 
     def add(self, end: End, group: TaskGroup) -> None:
         """Have the end of an attempt written down soon, however long the file refuses."""
         self._waiting.append(end)
+        self._unwritten.add(end.settled.seq)
         if len(self._waiting) == 1:
             group.start_soon(self._write_soon)
         elif len(self._waiting) >= MANY:
@@ -49,4 +56,5 @@ class Outcomes:
                 await self._many.wait()
             ends, self._waiting, self._many = self._waiting, [], anyio.Event()
             current = await self._ledger.settle_all([end.settled for end in ends])
+        self._unwritten.difference_update(end.settled.seq for end in ends)
         self._written(ends, current)

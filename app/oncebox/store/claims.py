@@ -13,9 +13,10 @@ from oncebox.store.routing import Routing
 from oncebox.store.settles import end
 from oncebox.store.statement import filled, members, own
 
+# The next source, and when the first of it is due.
 NEXT_SOURCE = own(
-    "select source from deliveries indexed by deliveries_due where state = 'pending' and suspect = 0 "
-    "and target = ? and lane = ? and source > ? order by source limit 1"
+    "select source, due from deliveries indexed by deliveries_due where state = 'pending' and suspect = 0 "
+    "and target = ? and lane = ? and source > ? order by source, due limit 1"
 )
 COLUMNS = (
     "d.seq, d.target, d.source, d.run, d.attempts, d.failures, d.suspect, e.id, e.type, e.received_at, e.parent, "
@@ -83,19 +84,19 @@ class Claims:
         at least. What cannot be read is set aside, and does not count."""
         catch = Catch(limit, max(1, most), self.instance)
         aside = 0
-        while True:
-            before = len(catch.found)
-            for lane in (0,) if since else (0, 1):
-                if catch.room:
-                    share = self._due(db, catch, target, lane, since, now, share, books)
-            self._start(db, target, catch.found[before:], now, alone=False)
-            if not catch.unreadable:
-                return Batch(catch.found, cut=catch.cut)
-            # Behind each of them something may be due that had no room, or has its turn only now.
-            aside += len(catch.unreadable)
-            self._set_aside(db, catch, now, books)
-            if not catch.room or aside >= ASIDE:
-                return Batch(catch.found, cut=len(catch.found) < limit)
+        for lane in (0,) if since else (0, 1):
+            more = True
+            while more and catch.room:
+                before = len(catch.found)
+                share, more = self._due(db, catch, target, lane, since, now, share, books)
+                self._start(db, target, catch.found[before:], now, alone=False)
+                # Behind each of them something may be due that had no room, or has its turn only now.
+                more |= bool(catch.unreadable)
+                aside += len(catch.unreadable)
+                self._set_aside(db, catch, now, books)
+                if aside >= ASIDE:
+                    return Batch(catch.found, cut=len(catch.found) < limit)
+        return Batch(catch.found, cut=catch.cut)
 
     def take_together(
         self, db: sqlite3.Connection, targets: Sequence[str], limit: int, now: int, books: Books
@@ -153,14 +154,16 @@ class Claims:
         now: int,
         share: Share | None,
         books: Books,
-    ) -> Share | None:
-        """Each source gets an equal part of the room, and what one leaves goes to the next; the share that is left."""
-        turn = self._turn(db, target, lane, share)
+    ) -> tuple[Share | None, bool]:
+        """Each source gets an equal part of the room, and what one leaves goes to the next. The share that is left, and
+        whether some would have had more than its part."""
+        turn = self._turn(db, target, lane, share, now)
+        more = False
         for position, source in enumerate(turn):
             room = catch.room
             if room <= 0:
                 break
-            part = max(1, room // (len(turn) - position))
+            part = equal = max(1, room // (len(turn) - position))
             if share is not None:
                 part = min(part, share.most(source, history=lane > 0))
             took = catch.haul(db.execute(DUE, (target, lane, source, since, now, part))) if part > 0 else 0
@@ -168,15 +171,19 @@ class Claims:
                 self._last[target, lane] = source
                 books.entries.moved(source, "pending", "running", now, count=took)
                 share = None if share is None else share.took(source, took, history=lane > 0)
-        return share
+                more |= took == equal
+        return share, more
 
-    def _turn(self, db: sqlite3.Connection, target: str, lane: int, share: Share | None) -> list[str]:
-        """The sources that have something pending and a share, the one after the last served first."""
+    def _turn(
+        self, db: sqlite3.Connection, target: str, lane: int, share: Share | None, now: int | None = None
+    ) -> list[str]:
+        """The sources that have something pending, if `now` is given due by then, and a share; the one after the last
+        served first."""
         sources: list[str] = []
         after = ""
         while (row := db.execute(NEXT_SOURCE, (target, lane, after)).fetchone()) is not None:
-            after = row[0]
-            if share is None or share.most(after, history=lane > 0) > 0:
+            after, due = row
+            if (now is None or due <= now) and (share is None or share.most(after, history=lane > 0) > 0):
                 sources.append(after)
         last = self._last.get((target, lane), "")
         return [s for s in sources if s > last] + [s for s in sources if s <= last]
