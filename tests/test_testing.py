@@ -261,3 +261,32 @@ def test_the_example_of_the_readme_passes(shop: str, tmp_path: Path) -> None:
     found: dict[str, Any] = {}
     exec(test.replace('handlers="handlers"', f'handlers="{shop}"'), found)  # our own README
     found["test_a_payment_is_recorded_once"]()
+
+
+UNAWAITED = """
+from oncebox import on
+
+async def work(event): raise AssertionError("it ran")
+def generate(event): yield event
+
+@on("demo", type="async")
+async def one(event): return work(event)
+
+@on("demo", type="staged")
+async def two(event, db): return work(event)
+
+@on("demo", type="generator")
+def three(event): return generate(event)
+"""
+
+
+@pytest.mark.parametrize(("kind", "name"), [("async", "one"), ("staged", "two"), ("generator", "three")])
+def test_what_has_not_been_awaited_is_not_done(
+    tmp_path: Path, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"unawaited_{kind}.py").write_text(UNAWAITED)
+    monkeypatch.syspath_prepend(tmp_path)
+    with Inbox(handlers=f"unawaited_{kind}") as inbox:
+        event = inbox.receive("demo", {"id": "1"}, id="1", type=kind)
+        inbox.drain()
+        assert inbox.delivery(event, name).state == "pending"

@@ -60,6 +60,7 @@ from oncebox.wiring import (
     sharing,
     skipping,
     store_options,
+    target_names,
     unreached,
 )
 
@@ -133,6 +134,7 @@ async def opened(config: Config, wall: Callable[[], int] = wall_clock) -> AsyncI
                     internal=internal(config, routes),
                     keeps_dead=keeps_dead(config),
                     skipping=skipped,
+                    targets=target_names(config, handlers),
                     woken=woken,
                     options=store_options(config),
                 )

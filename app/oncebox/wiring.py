@@ -86,6 +86,11 @@ def known_targets(config: Config, handlers: Handlers) -> list[Known]:
     return [*(Known(one.name, one.kind) for one in handlers.handlers), *configured]
 
 
+def target_names(config: Config, handlers: Handlers) -> frozenset[str]:
+    """The targets there are."""
+    return frozenset(one.name for one in known_targets(config, handlers))
+
+
 def store_options(config: Config) -> Options:
     """How the file is held, as configured."""
     return Options(

@@ -176,9 +176,11 @@ async def test_what_a_receiver_says_unasked_is_no_answer_to_what_comes_next(tmp_
     [
         [b"HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\n", b"OK"],
         [b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", b"2\r\nOK\r\n0\r\n\r\n"],
+        [b"HTTP/1.1 204 No Content\r\n\r\n", b"OK"],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK", b"and more"],
     ],
 )
-async def test_a_body_where_none_can_be_is_no_answer_to_what_comes_next(tmp_path: Path, said: list[bytes]) -> None:
+async def test_what_is_left_over_of_an_answer_spoils_no_other(tmp_path: Path, said: list[bytes]) -> None:
     async with (
         wire(saying(*said)) as seen,
         delivering(tmp_path / "a.db", posting(seen.url, retry=ONCE, concurrency=1)) as inbox,

@@ -194,6 +194,22 @@ async def test_what_fails_just_before_the_return_is_due_again_too(
             await inbox.until(lambda: len(receiver.acknowledged) > 1, 5)
 
 
+async def test_who_could_not_be_reached_has_its_turn_as_soon_as_another_is_through(tmp_path: Path) -> None:
+    receiver = Receiver()
+    try:
+        async with delivering(tmp_path / "a.db", posting(receiver.url, retry=RetryPolicy(base=60.0))) as inbox:
+            await inbox.receive("first")
+            while await probes(inbox) == 0:
+                await asyncio.sleep(0.005)
+            await receiver.start()
+            await asyncio.sleep(0.1)
+            assert receiver.log == []
+            await inbox.receive("second")
+            await inbox.until(lambda: len(receiver.acknowledged) == 2, 5)
+    finally:
+        await receiver.stop()
+
+
 async def test_new_events_do_not_wait_behind_a_backlog_beside_a_source_with_little(tmp_path: Path) -> None:
     async def unhurried(request: Request) -> Answer:
         if request.id == "later":

@@ -138,3 +138,10 @@ def test_a_pace_lets_through_no_more_than_its_rate_and_one_burst(rate: float, pa
 
 def test_no_rate_lets_everything_through() -> None:
     assert Pace(None).took(10**6, 1.0).room(1.0) == math.inf
+
+
+def test_who_cannot_be_reached_is_looked_for_less_and_less_often_but_every_five_minutes() -> None:
+    steps = [next_step(RetryPolicy(), "unreachable", 0, NOW, 0, tries=tries) for tries in (1, 2, 3, 5, 500)]
+    assert [(step.due - NOW) / 1_000_000 for step in steps] == [5, 15, 45, 300, 300]
+    soon = next_step(RetryPolicy(ceiling=60.0), "unreachable", 0, NOW, 0, tries=500)
+    assert soon.due - NOW == 60_000_000

@@ -52,7 +52,7 @@ async def order(store: SQLiteStore, choice: Choice, *, again: bool = False, rate
 
 
 async def look(store: SQLiteStore, choice: Choice, after: int, upto: int, limit: int = 100_000) -> Piece:
-    return await store.read(lambda db: piece(db, choice, after, upto, limit, store.routing.router))
+    return await store.read(lambda db: piece(db, choice, after, upto, limit, store.routing))
 
 
 async def step(store: SQLiteStore, id: int, limit: int = 100_000) -> set[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,27 @@ def backtest(config: Path | None, tables: str, *, as_json: bool, **given: Any) -
     from oncebox.cli.show import print_json
 
     began = time.monotonic()
-    found, left_out = _run(config, [name for name in tables.split(",") if name], given, shown=not as_json)
+    named = list(dict.fromkeys(name for name in tables.split(",") if name))
+    # What handlers print is no part of the answer.
+    with _interrupted_by(signal.SIGTERM, signal.SIGHUP), redirect_stdout(sys.stderr if as_json else sys.stdout):
+        found, left_out = _run(config, named, given, shown=not as_json)
     seconds = time.monotonic() - began
     if as_json:
         print_json(_json(found, left_out, seconds))
     else:
         _print(found, left_out, seconds)
     sys.exit(1 if found.failed else 0)
+
+
+@contextmanager
+def _interrupted_by(*signals: signal.Signals) -> Iterator[None]:
+    """Whatever ends the run, the scratch file with its copies of events goes with it."""
+    before = [signal.signal(number, signal.default_int_handler) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _run(path: Path | None, tables: list[str], given: Json, *, shown: bool) -> tuple[Any, list[str]]:

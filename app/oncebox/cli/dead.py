@@ -37,7 +37,8 @@ def dead(
 ) -> None:
     """Show what is dead, grouped by error; with --error, event by event.
 
-    Once the fault is mended: `oncebox rerun --state dead`, or `oncebox dead --error TEXT --seqs | xargs oncebox rerun`.
+    Once the fault is mended: `oncebox rerun --state dead`, or of one group only:
+    `oncebox dead --error TEXT --seqs | xargs oncebox rerun --state dead`.
     """
     from oncebox.cli.inbox import open_inbox
     from oncebox.cli.show import print_json, print_table, stamp

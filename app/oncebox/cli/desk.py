@@ -138,8 +138,8 @@ class FileDesk:
         async def held() -> T:
             config = self._config
             router, sources = route_by(self._routes), internal(config, self._routes)
-            path, options = config.store.path, store_options(config)
-            async with open_store(path, router=router, internal=sources, options=options) as store:
+            path, options, names = config.store.path, store_options(config), frozenset(self._names)
+            async with open_store(path, router=router, internal=sources, targets=names, options=options) as store:
                 return await work(store)
 
         return anyio.run(held)

@@ -95,14 +95,15 @@ def _in_file(config: Any, n: int | None, source: str | None, *, trust: bool) -> 
     from oncebox.clock import wall_clock
     from oncebox.store.refusals import waiting
     from oncebox.store.sqlite import open_store
-    from oncebox.wiring import all_routes, internal, load, route_by, store_options
+    from oncebox.wiring import all_routes, internal, load, route_by, store_options, target_names
 
-    doors, routes = compile_doors(config), all_routes(config, load(config))
-    sources, options = internal(config, routes), store_options(config)
+    doors, handlers = compile_doors(config), load(config)
+    routes, names = all_routes(config, handlers), target_names(config, handlers)
+    router, sources, options = route_by(routes), internal(config, routes), store_options(config)
 
     async def work() -> list[Json]:
         path = config.store.path
-        async with open_store(path, router=route_by(routes), internal=sources, options=options) as store:
+        async with open_store(path, router=router, internal=sources, targets=names, options=options) as store:
             inbox = Inbox(doors, store, wall_clock)
             numbers = [n] if n is not None else await store.read(lambda db: waiting(db, str(source)))
             return [await _tried(store, inbox, one, trust=trust) for one in numbers]

@@ -41,7 +41,7 @@ def rerun(asked: Asked, seqs: tuple[int, ...], *, dry_run: bool, wait: bool | No
 
     order = _order(seqs, given)
     desk = open_desk(asked)
-    if len(seqs) == 1 and not dry_run and given["rate"] is None:
+    if len(seqs) == 1 and not dry_run and given["rate"] is None and given["state"] is None:
         found = desk.rerun_event(seqs[0], {"to": list(given["to"]), "again": given["again"]})
     else:
         found = desk.rerun_many({**order, "dry_run": dry_run})

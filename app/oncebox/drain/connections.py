@@ -23,6 +23,7 @@ HEAD_BYTES = 65_536
 # Common servers close a connection that was silent for 5 s; whoever writes just then loses the request.
 KEPT_ALIVE = 4.0
 SWITCHING = 101
+START = b"HTTP/"
 # What is shorter is taken whole by the kernel, so its writing does not break.
 TAKEN = 1 << 14
 
@@ -33,6 +34,7 @@ class Wire(ResponseHandler):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self.used = False
+        self.strayed = False
         self.came: bytearray | None = None
         self._unread: Unread | None = None
 
@@ -53,12 +55,23 @@ class Wire(ResponseHandler):
     def data_received(self, data: bytes) -> None:
         came = self.came
         if came is not None:
+            if self.used and not came and not _begins(data):
+                data = self._without_stray(data)
+                if not data:
+                    return
             if len(came) < HEAD_BYTES:
                 came += data
             elif not len(self):
                 self.set_exception(HttpProcessingError(message=f"no end of the head within {HEAD_BYTES} bytes"))
                 return
         super().data_received(data)
+
+    def _without_stray(self, data: bytes) -> bytes:
+        """What comes before an answer is left over from the one before. Then nothing of the line can be trusted."""
+        self.strayed = True
+        self.force_close()
+        at = data.find(START)
+        return data[at:] if at >= 0 else b""
 
     def set_exception(self, exc: BaseException, *cause: Any) -> None:
         """Nothing more is read of what the parser takes offence at, so a body that was under way is at its end."""
@@ -111,9 +124,18 @@ class Wire(ResponseHandler):
         content.feed_eof()
         return content
 
+    def sealed(self) -> bool:
+        """Whether it is TLS."""
+        return self.transport is not None and self.transport.get_extra_info("ssl_object") is not None
+
     def unsent(self) -> bool:
         """Whether something of the request is still here."""
         return self.transport is not None and self.transport.get_write_buffer_size() > 0
+
+
+def _begins(data: bytes) -> bool:
+    """Whether an answer may begin so."""
+    return data.startswith(START) or START.startswith(data.lstrip(b"\r\n")[: len(START)])
 
 
 class Line:
@@ -129,8 +151,9 @@ class Line:
         self._connection = connection
 
     def end(self) -> None:
-        """Close it. One that has something to send would stay open until that is taken, if it ever is."""
-        if self.wire.unsent():
+        """Close it. One that has something to send would stay open until that is taken, if it ever is; and so would a
+        sealed one until the other side has said goodbye."""
+        if self.wire.unsent() or self.wire.sealed():
             self.wire.abort()
         self._connection.close()
 
@@ -155,7 +178,7 @@ class Connections(aiohttp.TCPConnector):
         self._lines.add(made)
         return made
 
-    async def close(self, *, abort_ssl: bool = False) -> None:
+    async def close(self, *, abort_ssl: bool = True) -> None:
         """End what rests, and whatever is in use."""
         for lines in self._lines:
             lines.end()

@@ -79,7 +79,7 @@ class Exchange:
         except TimeoutError:
             raise
         except (aiohttp.ClientError, OSError) as error:
-            if not used or line.wire.came or self._loop.time() >= until:
+            if not used or line.wire.came or line.wire.strayed or self._loop.time() >= until:
                 raise
             line = await self._another(until, error)
         return await self._over(line, until, head, body)

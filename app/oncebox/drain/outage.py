@@ -72,10 +72,10 @@ class Outage:
         return msgspec.structs.replace(verdict, counts=False, after=wait)
 
     def _back(self, *, was_open: bool) -> None:
-        if was_open:
+        if was_open or self._failed:
             self.over = True
             self._returning |= self._failed
-        self._failed.clear()
+            self._failed.clear()
 
     def _report(self, verdict: Verdict, wait: float, *, was_open: bool, is_open: bool) -> None:
         if is_open and not was_open:

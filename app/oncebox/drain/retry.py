@@ -14,6 +14,8 @@ from oncebox.model import MICROSECONDS
 # Jitter only shortens a wait, so that the ceiling holds.
 SPREAD = 0.2
 LONGEST = 36_500 * 86_400.0
+# Who cannot be reached is looked for at least so often, whatever the ceiling.
+LONGEST_SILENCE = 300.0
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,10 +94,12 @@ def next_step(
     dead: bool = False,
     since: int | None = None,
     counts: bool = True,
+    tries: int = 0,
 ) -> Step:
     """What follows an attempt. Only attempts that ran count, so `unreachable` never makes a delivery dead, unless the
     policy gives up: then so long after `since` (unix microseconds, as `now`). `after` replaces the wait in seconds.
-    Nor does one that ran count while its target is thought to be down (`counts`)."""
+    Nor does one that ran count while its target is thought to be down (`counts`). `tries` are all of
+    this run: without an answer the wait grows with them, up to LONGEST_SILENCE."""
     if outcome == "ok":
         return Step("done", 0, failures)
     ran = counts and outcome != "unreachable"
@@ -104,6 +108,8 @@ def next_step(
     if dead or spent or _given_up(policy, outcome, now, since):
         return Step("dead", 0, counted)
     wait = delay(policy, failures + 1, jitter) if after is None else min(after, LONGEST)
+    if after is None and not ran:
+        wait = max(wait, min(delay(policy, tries, jitter), LONGEST_SILENCE))
     return Step("pending", now + round(wait * MICROSECONDS), counted)
 
 

@@ -83,8 +83,7 @@ class HandlerTarget:
         if self._kind == BLOCKING:
             # The limit is as wide as the slots: a thread that never returns takes one of each.
             return await to_thread.run_sync(self._call, claimed, abandon_on_cancel=True, limiter=self._limiter)
-        await self._function(claimed.event)
-        return OK
+        return of_result(await self._function(claimed.event))
 
     def _call(self, claimed: Claimed) -> Verdict:
         try:
@@ -95,7 +94,7 @@ class HandlerTarget:
     async def _run_staged(self, claimed: Claimed) -> Verdict:
         db = StagedTransaction(parent=claimed.event.seq, read=self._store.read, now=self._now)
         try:
-            await self._function(claimed.event, db)
+            verdict = of_result(await self._function(claimed.event, db))
         finally:
             staged = db.end()
-        return Verdict(outcome="ok", staged=staged)
+        return Verdict(outcome="ok", staged=staged) if verdict is OK else verdict

@@ -41,6 +41,10 @@ OK = Verdict(outcome="ok")
 
 def of_result(result: object) -> Verdict:
     """The verdict on a handler that returned. Something that should have been awaited has done nothing."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        return Verdict(
+            outcome="error", error="the handler returned a generator, of which nothing has run", reason="generator"
+        )
     if not inspect.isawaitable(result):
         return OK
     if inspect.iscoroutine(result):
@@ -97,6 +101,7 @@ def settled(
         dead=verdict.dead,
         since=since,
         counts=verdict.counts,
+        tries=claimed.attempt,
     )
     return Settled(
         seq=claimed.event.seq,

@@ -89,9 +89,9 @@ class Feeder:
         """The next piece; one that had to wait is not looked for again."""
         position, found = self._found.get(rerun.id, (-1, None))
         if found is None or position != rerun.position:
-            router = self._store.routing.router
+            routing = self._store.routing
             choice, after, upto = rerun.choice, rerun.position, rerun.upto
-            found = await self._store.read(lambda db: piece(db, choice, after, upto, size, router))
+            found = await self._store.read(lambda db: piece(db, choice, after, upto, size, routing))
             self._found[rerun.id] = (rerun.position, found)
         return found
 

@@ -71,11 +71,10 @@ def read_choice(order: Order, targets: Collection[str], now: int) -> Choice:
     """What an order means. Raises Rejected 400: nothing chosen, an unknown target or state, a bad time or pointer."""
     check_targets(order.to, targets)
     given = [name for name in _FILTER if getattr(order, name) not in (None, {})]
-    if order.seqs is not None:
-        if given or order.all:
-            raise filters.bad_request(f"seqs: cannot stand beside {', '.join(given or ['all'])}; give one or the other")
-        return Choice(seqs=_seqs(order.seqs), to=tuple(order.to))
-    if not given and not order.all:
+    if order.seqs is not None and (order.all or set(given) - {"state"}):
+        beside = ", ".join(name for name in given if name != "state") or "all"
+        raise filters.bad_request(f"seqs: cannot stand beside {beside}; give one or the other")
+    if order.seqs is None and not given and not order.all:
         raise filters.bad_request(
             'the filter is empty, which would run all history again; give seqs or a filter, or say "all": true'
         )
@@ -83,6 +82,10 @@ def read_choice(order: Order, targets: Collection[str], now: int) -> Choice:
         raise filters.bad_request(
             f'state: "{order.state[:60]}" is none that can run again; known are: {", ".join(STATES)}'
         )
+    if order.seqs is not None:
+        if order.state is not None and order.state not in ENDED:
+            raise filters.bad_request(f"seqs: can stand beside state {' or '.join(ENDED)}, not {order.state}")
+        return Choice(seqs=_seqs(order.seqs), state=order.state, to=tuple(order.to))
     texts = {name: text for name in ("since", "until") if (text := getattr(order, name)) is not None}
     return Choice(
         source=order.source,
@@ -108,9 +111,9 @@ async def count(store: SQLiteStore, choice: Choice, between: tuple[int, int]) ->
     """How many deliveries are meant, in reads that are short each."""
     after, upto = between
     matched = 0
-    router = store.routing.router
+    routing = store.routing
     while after < upto:
-        found = await store.read(lambda db, after=after: piece(db, choice, after, upto, LOOK, router))  # type: ignore[misc]  # the default is an int
+        found = await store.read(lambda db, after=after: piece(db, choice, after, upto, LOOK, routing))  # type: ignore[misc]  # the default is an int
         matched += len(found.picked)
         after = found.position
     return matched

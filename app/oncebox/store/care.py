@@ -118,7 +118,7 @@ class Care:
                 (source,) = db.execute(SOURCE, (seq,)).fetchone()
                 self._books.entries.added(source, "replays", tally.last_at, count=tally.replays)
                 if source not in self._routing.keeps_dead:
-                    woken |= revive(db, seq, tally.last_at, self._books, self._routing.skipping)
+                    woken |= revive(db, seq, tally.last_at, self._books, self._routing)
             for seq, a in variants:
                 row = (seq, a.body_hash, a.received_at, a.content_type, a.encoding, a.body, seq, VARIANTS)
                 db.execute(KEEP_VARIANT, row)

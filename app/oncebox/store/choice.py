@@ -13,9 +13,9 @@ import msgspec
 from oncebox.encoding import decode
 from oncebox.model import Arrival, Planned
 from oncebox.pointer import Document, Path, canonical, equal, parse
-from oncebox.route import Router
 from oncebox.store.listing import HOUR, RARE, Selection, conditions
 from oncebox.store.queries import MANY
+from oncebox.store.routing import Routing
 from oncebox.store.statement import own
 
 STATES = ("done", "dead", "unrouted")
@@ -100,8 +100,9 @@ def unknown(db: sqlite3.Connection, seqs: Sequence[int]) -> list[int]:
     return [seq for seq in seqs if seq not in known]
 
 
-def piece(db: sqlite3.Connection, choice: Choice, after: int, upto: int, limit: int, router: Router) -> Piece:
-    """What fits among the next events: those of at most `limit`, as far as it gets in a tenth of a second."""
+def piece(db: sqlite3.Connection, choice: Choice, after: int, upto: int, limit: int, routing: Routing) -> Piece:
+    """What fits among the next events: those of at most `limit`, as far as it gets in a tenth of a second. What went to
+    a target that is gone is skipped."""
     seqs, position = find(db, choice, after, upto, limit)
     kept = {seq for (seq,) in db.execute(KEPT, (_array(seqs),))}
     deliveries: dict[int, list[Delivery]] = defaultdict(list)
@@ -115,7 +116,7 @@ def piece(db: sqlite3.Connection, choice: Choice, after: int, upto: int, limit: 
         if seq not in kept:
             skipped += 1
         else:
-            some, left = _of_event(db, choice, where, seq, deliveries[seq], router)
+            some, left = _of_event(db, choice, where, seq, deliveries[seq], routing)
             picked += some
             skipped += left
         if time.monotonic() > end:
@@ -208,7 +209,7 @@ def _of_event(
     where: Sequence[tuple[Path, object]],
     seq: int,
     deliveries: Sequence[Delivery],
-    router: Router,
+    routing: Routing,
 ) -> tuple[list[Picked], int]:
     """The deliveries of one event that are meant, and how many of them are not finished."""
     mine = [one for one in deliveries if not choice.to or one.target in choice.to]
@@ -217,10 +218,14 @@ def _of_event(
     arrival = stored_arrival(db, seq) if where or _may_miss(choice, deliveries) else None
     if where and (arrival is None or not holds(arrival, where)):
         return [], 0
-    picked = [Picked(one.seq, one.target, one.run, one.order_key) for one in mine if one.state in ENDED]
+    picked = [
+        Picked(one.seq, one.target, one.run, one.order_key)
+        for one in mine
+        if one.state in ENDED and routing.exists(one.target)
+    ]
     left = len(mine) - len(picked)
     if arrival is not None and _may_miss(choice, deliveries):
-        picked += _missing(choice, seq, {one.target for one in deliveries}, router(arrival))
+        picked += _missing(choice, seq, {one.target for one in deliveries}, routing.router(arrival))
     return picked, left
 
 

@@ -12,6 +12,7 @@ import msgspec
 from oncebox.model import Settled
 from oncebox.store.books import Books
 from oncebox.store.choice import Choice, Picked, Piece
+from oncebox.store.routing import Routing
 from oncebox.store.statement import own
 
 LIVE, HISTORY = 0, 1
@@ -195,18 +196,17 @@ def count_ended(db: sqlite3.Connection, rerun: int, state: str, now: int) -> Non
         db.execute(FINISH, (now, rerun))
 
 
-def revive(
-    db: sqlite3.Connection, seq: int, now: int, books: Books, skipping: frozenset[str] = frozenset()
-) -> set[str]:
+def revive(db: sqlite3.Connection, seq: int, now: int, books: Books, routing: Routing) -> set[str]:
     """The sender repeats an event: what is dead of it gets a new run, once in ten minutes; the targets to wake.
 
-    Not what ended the process: that would end it again, and is for a person to decide.
+    Not what ended the process: that would end it again, and is for a person to decide; nor what went to a target that
+    is gone, where it would wait for ever.
     """
-    dead = db.execute(DEAD, (seq, now)).fetchall()
+    dead = [row for row in db.execute(DEAD, (seq, now)) if routing.exists(row[0])]
     if not dead or not db.execute(REVIVE, (now, seq, now - REVIVED_EVERY)).rowcount:
         return set()
     picked = [Picked(seq, *row) for row in dead]
-    return {one.target for one in picked if put_back(db, one, None, LIVE, now, books, skipping)}
+    return {one.target for one in picked if put_back(db, one, None, LIVE, now, books, routing.skipping)}
 
 
 def waiting(db: sqlite3.Connection, target: str, now: int, most: int) -> int:

@@ -22,7 +22,8 @@ def nowhere(_arrival: Arrival) -> Sequence[Planned]:
 
 class Routing:
     """The routes in force, the names that handlers may emit into, the sources whose repeats do not revive
-    what is dead, the targets whose order goes on past a dead delivery. All may be exchanged while running."""
+    what is dead, the targets whose order goes on past a dead delivery. All may be exchanged while running, but for the
+    targets that there are; None: that is not known."""
 
     def __init__(
         self,
@@ -30,11 +31,17 @@ class Routing:
         internal: frozenset[str] = frozenset(),
         keeps_dead: frozenset[str] = frozenset(),
         skipping: frozenset[str] = frozenset(),
+        targets: frozenset[str] | None = None,
     ) -> None:
         self.router = router
         self.internal = internal
         self.keeps_dead = keeps_dead
         self.skipping = skipping
+        self._targets = targets
+
+    def exists(self, target: str) -> bool:
+        """Whether deliveries to it can be made; what is queued for any other waits for ever."""
+        return self._targets is None or target in self._targets
 
     def place(self, db: sqlite3.Connection, plan: Planned) -> str:
         """`pending` if the key has nothing unfinished at its target, else `parked` behind it."""

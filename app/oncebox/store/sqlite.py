@@ -25,6 +25,7 @@ async def open_store(
     internal: frozenset[str] = frozenset(),
     keeps_dead: frozenset[str] = frozenset(),
     skipping: frozenset[str] = frozenset(),
+    targets: frozenset[str] | None = None,
     woken: Callable[[set[str]], None] = lambda _targets: None,
     options: Options = DEFAULTS,
 ) -> AsyncIterator[SQLiteStore]:
@@ -35,7 +36,7 @@ async def open_store(
     lock = Lock(path)
     lock.acquire()
     try:
-        store = SQLiteStore(lock, Routing(router, internal, keeps_dead, skipping))
+        store = SQLiteStore(lock, Routing(router, internal, keeps_dead, skipping, targets))
         await store.open(woken, options)
         try:
             failure: Exception | None = None
