@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from oncebox.cli.options import Asked, asking
+
+if TYPE_CHECKING:
+    from oncebox.cli.inbox import Server
 
 PAGE = 100
 PAGES = 10
@@ -92,32 +95,56 @@ def _outcomes(deliveries: list[Json]) -> list[tuple[object, ...]]:
 @click.option("--every", type=click.FloatRange(0.2, 60), default=0.5, show_default=True, help="Seconds between looks.")
 @asking
 def tail(asked: Asked, source: str | None, type_: str | None, count: int, every: float) -> None:
-    """Follow events and their outcomes as they come, until Ctrl-C. With --json, one line of JSON for each."""
-    from oncebox.cli.inbox import Server, client_for
-    from oncebox.errors import NotReachable, OnceboxError
+    """Follow events and their outcomes as they come, until Ctrl-C, through restarts of the server.
 
-    client = client_for(asked)
-    if client is None:
-        raise NotReachable("nothing runs that could be followed; start `oncebox serve`, or name a server by --url")
-    server = Server(client)
+    With --json, one line of JSON for each.
+    """
+    from oncebox.errors import NotReachable
 
-    def event(seq: int) -> Json | None:
-        try:
-            return server.event(seq)
-        except NotReachable:
-            raise
-        except OnceboxError:
-            return None
+    server = _reach(asked)
 
-    follower = Follower(server.events, event)
+    def events(query: dict[str, str | None]) -> Json:
+        return server.events(query)  # of the one that was found last
+
+    follower = Follower(events, lambda seq: _event(server, seq))
     given = {"source": source, "type": type_}
+    away = False
     try:
         _print(follower.begin(given, count), as_json=asked.as_json)
         while True:
             time.sleep(every)
-            _print(follower.round(given), as_json=asked.as_json)
+            try:
+                if away:
+                    server = _reach(asked)
+                _print(follower.round(given), as_json=asked.as_json)
+                away = False
+            except NotReachable as error:
+                if not away:
+                    click.echo(f"oncebox: {error}; waiting for it to come back", err=True)
+                away = True
     except KeyboardInterrupt:
         return
+
+
+def _reach(asked: Asked) -> Server:
+    from oncebox.cli.inbox import Server, client_for
+    from oncebox.errors import NotReachable
+
+    client = client_for(asked)
+    if client is None:
+        raise NotReachable("nothing runs that could be followed; start `oncebox serve`, or name a server by --url")
+    return Server(client)
+
+
+def _event(server: Server, seq: int) -> Json | None:
+    from oncebox.errors import NotReachable, OnceboxError
+
+    try:
+        return server.event(seq)
+    except NotReachable:
+        raise
+    except OnceboxError:
+        return None
 
 
 def _print(changes: Iterator[Json], *, as_json: bool) -> None:
