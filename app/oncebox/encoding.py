@@ -8,6 +8,9 @@ GZIP = 31
 ZLIB = 15
 RAW = -15
 STEP = 1 << 16
+# What follows a member is handed back as a copy, so a body is fed in pieces; and each member costs its own machine.
+PIECE = 1 << 14
+MOST_MEMBERS = 10_000
 
 
 class BadEncoding(ValueError):
@@ -36,10 +39,11 @@ def decode(body: bytes, encoding: str, limit: int = 1 << 40) -> bytes:
 def _members(body: bytes, limit: int) -> bytes:
     """All members of a gzip file, one after the other (RFC 1952, 2.2)."""
     parts: list[bytes] = []
-    size = 0
-    rest = body
-    while rest:
-        part, rest = _inflate(rest, GZIP, limit - size)
+    size = at = 0
+    while at < len(body):
+        if len(parts) == MOST_MEMBERS:
+            raise BadEncoding(f"the body has more than {MOST_MEMBERS} gzip members; send it as one")
+        part, at = _inflate(body, at, GZIP, limit - size)
         parts.append(part)
         size += len(part)
     if not parts:
@@ -50,31 +54,33 @@ def _members(body: bytes, limit: int) -> bytes:
 def _deflate(body: bytes, limit: int) -> bytes:
     """RFC 9110 means zlib's format; some senders leave its wrapper out."""
     try:
-        whole, rest = _inflate(body, ZLIB, limit)
+        whole, end = _inflate(body, 0, ZLIB, limit)
     except BadEncoding:
-        whole, rest = _inflate(body, RAW, limit)
-    if rest:
+        whole, end = _inflate(body, 0, RAW, limit)
+    if end < len(body):
         raise BadEncoding("something follows the compressed body")
     return whole
 
 
-def _inflate(body: bytes, window: int, limit: int) -> tuple[bytes, bytes]:
+def _inflate(body: bytes, at: int, window: int, limit: int) -> tuple[bytes, int]:
+    """What is compressed from `at` on, and where it ends."""
     machine = zlib.decompressobj(window)
     out = bytearray()
-    data = body
     try:
-        while not machine.eof:
-            out += machine.decompress(data, STEP)
-            if len(out) > limit:
-                raise TooBig(f"the decoded body is larger than {limit} bytes")
-            data = machine.unconsumed_tail
-            if not data and not machine.eof:
-                out += machine.flush()
-                break
+        while not machine.eof and at < len(body):
+            piece = body[at : at + PIECE]
+            at += len(piece)
+            while piece and not machine.eof:
+                out += machine.decompress(piece, STEP)
+                if len(out) > limit:
+                    raise TooBig(f"the decoded body is larger than {limit} bytes")
+                piece = machine.unconsumed_tail
+        if not machine.eof:
+            out += machine.flush()
     except zlib.error as error:
         raise BadEncoding(f"the body is not what its Content-Encoding says ({error})") from error
     if not machine.eof:
         raise BadEncoding("the compressed body is cut off")
     if len(out) > limit:
         raise TooBig(f"the decoded body is larger than {limit} bytes")
-    return bytes(out), machine.unused_data
+    return bytes(out), at - len(machine.unused_data)

@@ -220,6 +220,12 @@ class TestPlaces:
         assert id_of("form:id", "a=1&id=a+b%2Bc&x=") == "a b+c"
         assert id_of("query:id", query="id=%C3%A9&x=1") == "é"
         assert "more than once" in refusal("query:id", query="id=1&id=2")
+        said = refusal("query:id", query="id=" + "x" * 20_000)
+        assert said == "the value in query parameter id cannot be read: it is longer than 16384 bytes"
+
+    @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+    def test_what_only_some_take_for_a_number_is_said_to_be_one(self, value: str) -> None:
+        assert "is a number other than a plain integer" in refusal("body:/id", f'{{"id":{value}}}')
         assert "stray byte" in refusal("form:id", "id=%ff")
 
     def test_json_inside_a_form_field(self) -> None:

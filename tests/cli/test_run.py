@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from oncebox.secret import parse_env
 def test_init_writes_a_folder_that_checks_and_never_overwrites(folder: Path, run: Run) -> None:
     new = folder / "new"
     said = run("init", "new", "--for", "stripe,github").stdout
-    assert said.count("wrote") == 4
+    assert said.count("wrote") == 5
     assert "oncebox serve" in said
     filled = (new / ".env.example").read_text().replace("_SECRET=", "_SECRET=something")
     (new / ".env").write_text(filled)
@@ -33,8 +34,16 @@ def test_init_writes_a_folder_that_checks_and_never_overwrites(folder: Path, run
     assert "stripe" in checked.stdout
     assert "greet" in checked.stdout
     (new / "handlers.py").write_text("mine")
-    assert run("init", "new").stdout.count("kept") == 4
+    assert run("init", "new").stdout.count("kept") == 5
     assert (new / "handlers.py").read_text() == "mine"
+
+
+def test_the_first_test_of_handlers_passes(folder: Path, run: Run) -> None:
+    run("init", "new", "--for", "stripe")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    environ = {**os.environ, "PYTHONPATH": str(APP), "PYTHONDONTWRITEBYTECODE": "1"}
+    tried = subprocess.run(command, cwd=folder / "new", env=environ, capture_output=True, text=True, check=False)
+    assert "1 passed" in tried.stdout, tried.stdout + tried.stderr
 
 
 def test_init_for_an_unknown_sender_writes_nothing(folder: Path, run: Run) -> None:

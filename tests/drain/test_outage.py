@@ -199,8 +199,7 @@ async def test_who_could_not_be_reached_has_its_turn_as_soon_as_another_is_throu
     try:
         async with delivering(tmp_path / "a.db", posting(receiver.url, retry=RetryPolicy(base=60.0))) as inbox:
             await inbox.receive("first")
-            while await probes(inbox) == 0:
-                await asyncio.sleep(0.005)
+            await until_probed(inbox, 1)
             await receiver.start()
             await asyncio.sleep(0.1)
             assert receiver.log == []

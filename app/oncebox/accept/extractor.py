@@ -180,9 +180,10 @@ def _form(name: str, paths: list[Path]) -> tuple[Find, str]:
 def _query(name: str, paths: list[Path]) -> tuple[Find, str]:
     def find(view: View) -> str | None:
         try:
-            return _only(query_pairs(view.incoming.query), name)
+            pairs = query_pairs(view.incoming.query)
         except ValueError as error:
-            raise Unfit(str(error)) from None
+            raise Unfit(f"cannot be read: {error}") from None
+        return _only(pairs, name)
 
     return find, f"in query parameter {name}"
 

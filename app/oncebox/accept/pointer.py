@@ -76,6 +76,8 @@ def text_of(value: Any) -> str | None:
     except msgspec.ValidationError:
         return _digits(bytes(value))
     except ValueError:
+        if bytes(value)[:1] != b'"':
+            return _digits(bytes(value))  # NaN or Infinity, which only Python reads
         raise NotText("is not text: it has a stray byte or a lone surrogate") from None
 
 

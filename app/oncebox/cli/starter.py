@@ -90,6 +90,21 @@ def greet(event: Event, db: Transaction) -> None:
     db.execute("insert into greetings (id, said) values (?, ?) on conflict do nothing", (event.id, event.text()))
 '''
 
+TESTS = '''\
+"""What handlers.py promises, on a real inbox in a temporary file: `pip install pytest`, then `pytest`."""
+
+from oncebox.testing import Inbox
+
+
+def test_a_greeting_is_written_once() -> None:
+    with Inbox(handlers="handlers") as inbox:
+        event = inbox.receive("demo", "hello", id="order-1")
+        inbox.crash()  # before its handler has run
+        assert inbox.receive("demo", "hello", id="order-1") == event  # the sender's retry
+        inbox.drain()
+        assert inbox.rows("select id, said from greetings") == [("order-1", "hello")]
+'''
+
 IGNORED = """\
 .env
 __pycache__/
@@ -114,6 +129,7 @@ def contents(name: str, senders: list[str]) -> dict[str, str]:
     return {
         "litestar.toml": toml,
         "handlers.py": HANDLERS,
+        "test_handlers.py": TESTS,
         ".env.example": env,
         ".gitignore": IGNORED,
     }

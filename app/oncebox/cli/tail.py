@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from oncebox.cli.options import Asked, asking
-
-if TYPE_CHECKING:
-    from oncebox.cli.inbox import Server
 
 PAGE = 100
 PAGES = 10
@@ -21,17 +18,23 @@ OPEN = 500
 LOOKS = 5
 
 Json = dict[str, Any]
+Events = Callable[[dict[str, str | None]], Json]
+Find = Callable[[int], Json | None]
 
 
 class Follower:
     """What has been shown. New events are asked for in pages that overlap, since numbers may arrive late; events that
     have not ended are looked at again, a few in each round."""
 
-    def __init__(self, events: Callable[[dict[str, str | None]], Json], event: Callable[[int], Json | None]) -> None:
-        self._events = events
-        self._event = event
+    def __init__(self, events: Events, event: Find) -> None:
+        self.look_at(events, event)
         self._shown: dict[int, list[Json]] = {}
         self._open: dict[int, None] = {}
+
+    def look_at(self, events: Events, event: Find) -> None:
+        """From now on at this server."""
+        self._events = events
+        self._event = event
 
     def begin(self, given: dict[str, str | None], count: int) -> Iterator[Json]:
         """The last few; all older ones count as shown."""
@@ -101,12 +104,8 @@ def tail(asked: Asked, source: str | None, type_: str | None, count: int, every:
     """
     from oncebox.errors import NotReachable
 
-    server = _reach(asked)
-
-    def events(query: dict[str, str | None]) -> Json:
-        return server.events(query)  # of the one that was found last
-
-    follower = Follower(events, lambda seq: _event(server, seq))
+    events, event = _reach(asked)
+    follower = Follower(events, event)
     given = {"source": source, "type": type_}
     away = False
     try:
@@ -115,7 +114,7 @@ def tail(asked: Asked, source: str | None, type_: str | None, count: int, every:
             time.sleep(every)
             try:
                 if away:
-                    server = _reach(asked)
+                    follower.look_at(*_reach(asked))
                 _print(follower.round(given), as_json=asked.as_json)
                 away = False
             except NotReachable as error:
@@ -126,25 +125,25 @@ def tail(asked: Asked, source: str | None, type_: str | None, count: int, every:
         return
 
 
-def _reach(asked: Asked) -> Server:
+def _reach(asked: Asked) -> tuple[Events, Find]:
+    """How the server that is meant lists events, and tells of one."""
     from oncebox.cli.inbox import Server, client_for
-    from oncebox.errors import NotReachable
+    from oncebox.errors import NotReachable, OnceboxError
 
     client = client_for(asked)
     if client is None:
         raise NotReachable("nothing runs that could be followed; start `oncebox serve`, or name a server by --url")
-    return Server(client)
+    server = Server(client)
 
+    def event(seq: int) -> Json | None:
+        try:
+            return server.event(seq)
+        except NotReachable:
+            raise
+        except OnceboxError:
+            return None
 
-def _event(server: Server, seq: int) -> Json | None:
-    from oncebox.errors import NotReachable, OnceboxError
-
-    try:
-        return server.event(seq)
-    except NotReachable:
-        raise
-    except OnceboxError:
-        return None
+    return server.events, event
 
 
 def _print(changes: Iterator[Json], *, as_json: bool) -> None:

@@ -1,0 +1,37 @@
+"""Forms are read before a signature in them can be: none may cost more than it weighs, and none is a fault of ours."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from oncebox.accept.form import form_pairs
+
+TYPE = "multipart/form-data; boundary=X"
+
+
+def part(head: bytes) -> bytes:
+    return b"--X\r\n" + head + b"\r\n\r\nv\r\n--X--"
+
+
+@pytest.mark.parametrize("piece", [b"; a=b", b';"', b"; a*1=b"])
+def test_the_head_of_a_part_is_bounded(piece: bytes) -> None:
+    head = b"Content-Disposition: form-data" + piece * ((1 << 20) // len(piece))
+    began = time.process_time()
+    with pytest.raises(ValueError, match="head of a part is longer"):
+        form_pairs(TYPE, part(head))
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize("more", ["boundary*0=a; boundary*=b", "boundary*0=\"a\"; boundary*=utf-8''%ff"])
+def test_parameters_that_the_mail_parser_trips_over_make_no_form(more: str) -> None:
+    with pytest.raises(ValueError, match="parameters of content-type"):
+        form_pairs(f"multipart/form-data; {more}", b"x")
+    with pytest.raises(ValueError, match="parameters of content-disposition"):
+        form_pairs(TYPE, part(f"Content-Disposition: form-data; {more.replace('boundary', 'name')}".encode()))
+
+
+def test_a_name_in_any_spelling_is_still_read() -> None:
+    head = b'X-Other: 1\r\nContent-Disposition: form-data; filename="' + b"f" * 2_000 + b'"; name=id'
+    assert form_pairs(TYPE, part(head)) == [("id", "v")]
