@@ -10,7 +10,7 @@ import pytest
 
 from cli.conftest import Run, outside, parsed
 from oncebox.cli import SECTIONS
-from oncebox.cli.show import clean
+from oncebox.cli.show import brief, clean
 from oncebox.cli.story import tell
 from oncebox.model import Arrival, Planned, Refused
 from oncebox.store.lock import Lock
@@ -185,3 +185,28 @@ def test_a_story_of_a_delivery_that_waits_says_when_it_goes_on() -> None:
         "mail waits for its turn: an earlier event of the same order key is not finished.",
         "Its body was pruned; a repeat is still recognised by its id.",
     ]
+
+
+def test_a_story_tells_of_an_earlier_run_that_went_well_and_of_an_error_in_one_line() -> None:
+    way = 'ValueError: two\nlines\n\nTraceback (most recent call last):\n  File "x.py", line 1\nValueError: two\nlines'
+    tried = {"number": 1, "started_at": "2026-12-02T01:02:03.000004Z", "duration_ms": 1.0}
+    event = {
+        "seq": 1, "source": "a", "id": "b", "type": None, "received_at": "2026-12-02T01:02:03.000004Z", "size": 2,
+        "parent": None, "replays": 0, "conflicts": 0, "body": "kept", "verified": "hmac",
+        "deliveries": [
+            {"target": "shop", "state": "dead", "run": 2, "attempts": 1, "error": way, "history": [
+                {**tried, "run": 1, "outcome": "ok", "detail": None},
+                {**tried, "run": 2, "outcome": "error", "detail": way},
+            ]},
+        ],
+    }  # fmt: skip
+    assert tell(event, {"shop": "transactional"})[2] == (
+        "shop is dead after 1 attempt: ValueError: two: lines. It stays until somebody has it run again. "
+        "An earlier run committed with its effect on 2026-12-02 01:02:03 UTC."
+    )
+
+
+def test_an_error_in_one_line_is_no_longer_than_one_reads() -> None:
+    assert brief("answered 500 No\n\n<html>\n  gone") == "answered 500 No: <html> gone"
+    assert brief("") == ""
+    assert len(brief("x" * 5000)) == 301

@@ -38,10 +38,10 @@ def dead(
     """Show what is dead, grouped by error; with --error, event by event.
 
     Once the fault is mended: `oncebox rerun --state dead`, or of one group only:
-    `oncebox dead --error TEXT --seqs | xargs oncebox rerun --state dead`.
+    `oncebox dead --error TEXT --seqs | xargs -r oncebox rerun --state dead`.
     """
     from oncebox.cli.inbox import open_inbox
-    from oncebox.cli.show import print_json, print_table, stamp
+    from oncebox.cli.show import brief, print_json, print_table, stamp
 
     with open_inbox(asked) as inbox:
         events, page = collect(inbox.events, {**given, "type": type_, "state": "dead"}, limit)
@@ -53,9 +53,9 @@ def dead(
         if asked.as_json:
             print_json({"dead": found, "next": page["next"]})
         else:
-            names = ("seq", "source", "id", "type", "target", "attempts", "error")
-            rows = [(stamp(one["received_at"]), *(one[name] for name in names)) for one in found]
-            print_table(("received (utc)", *names), rows)
+            names = ("seq", "source", "id", "type", "target", "attempts")
+            rows = [(stamp(one["received_at"]), *(one[name] for name in names), brief(one["error"])) for one in found]
+            print_table(("received (utc)", *names, "error"), rows)
     else:
         _print_groups(asked, found, page)
     if page["next"] is not None and not asked.as_json:

@@ -110,7 +110,7 @@ def show(asked: Asked, seq: int, *, body: bool) -> None:
 
 
 def _print_event(event: dict[str, Any]) -> None:
-    from oncebox.cli.show import clean, print_facts, print_table, stamp
+    from oncebox.cli.show import clean, print_facts, print_table
 
     names = ("seq", "source", "id", "type", "received_at", "state", "processed_at", "verified", "parent", "size")
     more = ("content_type", "body", "replays", "last_replay_at", "conflicts")
@@ -118,13 +118,25 @@ def _print_event(event: dict[str, Any]) -> None:
     for name, value in event["headers"]:
         click.echo(f"  {clean(name)}: {clean(value)}")
     rows = [
-        (one["target"], one["state"], *(stamp(tried[name]) if name == "started_at" else tried[name] for name in _TRIED))
+        (one["target"], one["state"], *(_cell(name, tried[name]) for name in _TRIED))
         for one in event["deliveries"]
         for tried in one["history"] or [_untried(one)]
     ]
     if rows:
         click.echo()
         print_table(("target", "state", "run", "attempt", "started (utc)", "outcome", "ms", "detail"), rows)
+    for one in event["deliveries"]:
+        if one["error"] and "\n" in one["error"].strip():
+            click.echo(f"\n{one['target']}:")
+            click.echo("\n".join(f"  {clean(line)}" for line in one["error"].splitlines()))
+
+
+def _cell(name: str, value: Any) -> Any:
+    from oncebox.cli.show import brief, stamp
+
+    if name == "started_at":
+        return stamp(value)
+    return brief(value) if name == "detail" and value else value
 
 
 def _untried(delivery: dict[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,8 @@ def _order(seqs: tuple[int, ...], given: Json) -> Json:
         order["rate"] = given["rate"]
     if given["all_"]:
         order["all"] = True
+    if not order.keys() - {"rate"}:
+        raise click.UsageError("give the numbers of events, a filter such as --source NAME, or --all for all history")
     return {**order, "to": list(given["to"]), "again": given["again"]}
 
 

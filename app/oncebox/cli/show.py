@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+BRIEF = 300
+_WAY = "Traceback (most recent call last):"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _COLOURS = {"done": "green", "dead": "red", "pending": "yellow", "running": "cyan", "unrouted": "magenta"}
 
@@ -22,6 +24,13 @@ def print_json(value: object) -> None:
 def clean(value: object) -> str:
     """A text that a sender may have chosen, without anything that a terminal would obey."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(value))
+
+
+def brief(text: str) -> str:
+    """An error in one line: without the way to it, and no longer than one reads."""
+    first, *more = [line.strip() for line in text.partition(_WAY)[0].splitlines() if line.strip()] or [""]
+    line = f"{first}: {' '.join(more)}" if more else first
+    return clean(line if len(line) <= BRIEF else f"{line[:BRIEF]}…")
 
 
 def when(at: str | None) -> str:

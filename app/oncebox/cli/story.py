@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oncebox.cli.show import clean, size, when
+from oncebox.cli.show import brief, clean, size, when
 
 Json = dict[str, Any]
 
@@ -64,6 +64,13 @@ _DONE = {"transactional": "committed with its effect", "url": "was answered well
 
 
 def _delivery(one: Json, kind: str) -> str:
+    earlier = [tried for tried in one.get("history", []) if tried["outcome"] == "ok" and tried["run"] < one["run"]]
+    if one["state"] == "done" or not earlier:
+        return _now(one, kind)
+    return f"{_now(one, kind)} An earlier run {_DONE.get(kind, 'finished')} on {when(earlier[-1]['started_at'])}."
+
+
+def _now(one: Json, kind: str) -> str:
     name, attempt = one["target"], one["attempts"]
     history = one.get("history", [])
     if one["state"] == "done":
@@ -72,7 +79,7 @@ def _delivery(one: Json, kind: str) -> str:
         again = f", rerun {one['run'] - 1}" if one["run"] > 1 else ""
         how = _DONE.get(kind, "finished")
         return f"{name} {how} on {when(one['processed_at'])}, on attempt {attempt}{again}{took}{_failed(history)}."
-    why = f": {clean(one['error'])}" if one["error"] else ""
+    why = f": {brief(one['error'])}" if one["error"] else ""
     if one["state"] == "dead":
         return f"{name} is dead after {_many(attempt, 'attempt')}{why}. It stays until somebody has it run again."
     if one["state"] == "running":
@@ -81,7 +88,7 @@ def _delivery(one: Json, kind: str) -> str:
         return f"{name} waits for its turn: an earlier event of the same order key is not finished."
     if not attempt:
         return f"{name} waits for its first attempt, due since {when(one['next_attempt_at'])}."
-    last_why = f": {clean(history[-1]['detail'] or history[-1]['outcome'])}" if history else why
+    last_why = f": {brief(history[-1]['detail'] or history[-1]['outcome'])}" if history else why
     return f"{name} waits for attempt {attempt + 1}, due {when(one['next_attempt_at'])}; the last one failed{last_why}."
 
 
@@ -90,7 +97,7 @@ def _failed(history: list[Json]) -> str:
     if not failed:
         return ""
     last = failed[-1]
-    why = clean(last["detail"] or last["outcome"])
+    why = brief(last["detail"] or last["outcome"])
     return f" after {_many(len(failed), 'failed attempt')}, the last one on {when(last['started_at'])}: {why}"
 
 

@@ -155,7 +155,7 @@ def _print(changes: Iterator[Json], *, as_json: bool) -> None:
 
 def told(change: Json) -> list[str]:
     """A change in lines: the event, and each of its deliveries that has something to say."""
-    from oncebox.cli.show import clean, stamp
+    from oncebox.cli.show import brief, clean, stamp
 
     event = change["event"]
     if event is None:
@@ -167,7 +167,7 @@ def told(change: Json) -> list[str]:
         nowhere = "  unrouted" if event["state"] == "unrouted" else ""
         lines.append(f"{stamp(event['received_at'])[11:]} {name}{kind}{nowhere}")
     for one in event["deliveries"]:
-        why = f": {clean(one['error'])}" if one["error"] else ""
+        why = f": {brief(one['error'])}" if one["error"] else ""
         if one["state"] in ("done", "dead") or why:
             at = stamp(one["processed_at"])[11:] or " " * 8
             lines.append(f"{at} {name}  {one['target']} {one['state']}{why}")
