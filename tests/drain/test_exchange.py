@@ -444,6 +444,27 @@ async def test_a_connection_that_was_closed_while_idle_costs_no_attempt(tmp_path
         assert seen.requests[1][1] == seen.requests[2][1]
 
 
+async def test_who_has_waited_too_long_for_a_request_that_was_under_way_gets_it_again(tmp_path: Path) -> None:
+    late = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    async with (
+        wire(one_by_one(OK, late, OK)) as seen,
+        delivering(tmp_path / "a.db", posting(seen.url, retry=ONCE)) as inbox,
+    ):
+        await inbox.receive("evt_1")
+        await inbox.idle()
+        await inbox.receive("evt_2")
+        assert (await outcome(inbox, "evt_2"))[:2] == ("done", "ok")
+        assert [number for number, _ in seen.requests] == [1, 1, 2]
+
+
+async def test_a_new_connection_that_ends_with_408_is_a_failed_attempt(tmp_path: Path) -> None:
+    late = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    async with wire(one_by_one(late)) as seen, delivering(tmp_path / "a.db", posting(seen.url, retry=ONCE)) as inbox:
+        await inbox.receive("evt_1")
+        assert (await outcome(inbox, "evt_1"))[:2] == ("dead", "error")
+        assert len(seen.requests) == 1
+
+
 async def test_it_is_sent_once_more_and_never_over_another_idle_connection(tmp_path: Path) -> None:
     both = asyncio.Event()
 

@@ -20,6 +20,7 @@ PIECE = 1 << 18
 UNREAD = 1 << 16
 UNSAID = ("Content-Type",)
 BODILESS = (204, 304)
+WAITED_TOO_LONG = 408
 
 
 class Answer:
@@ -68,20 +69,25 @@ class Exchange:
         """Send a request and wait for the head of its answer, for so many seconds in all. Raises
         ConnectionTimeoutError if no connection came in time, TimeoutError if no answer did, and what aiohttp raises.
 
-        A connection that ends without a word after it had been idle was most likely closed before the request came:
-        the request is sent once more, over a new one."""
+        A connection that ends without a word after it had been idle, or with 408, was most likely closed before the
+        request came: the request is sent once more, over a new one."""
         until = self._loop.time() + seconds
         head = f"{self._head}{_lines(headers)}Content-Length: {len(body)}\r\n\r\n".encode()
         line = await self._lines.take(self._connecting)
         used = line.wire.used
         try:
-            return await self._over(line, until, head, body)
+            answer = await self._over(line, until, head, body)
         except TimeoutError:
             raise
         except (aiohttp.ClientError, OSError) as error:
             if not used or line.wire.came or line.wire.strayed or self._loop.time() >= until:
                 raise
             line = await self._another(until, error)
+        else:
+            if not used or answer.status != WAITED_TOO_LONG or self._loop.time() >= until:
+                return answer
+            answer.close()
+            line = await self._another(until, aiohttp.ServerDisconnectedError())
         return await self._over(line, until, head, body)
 
     async def _another(self, until: float, error: Exception) -> Line:
