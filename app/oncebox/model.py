@@ -19,6 +19,8 @@ T = TypeVar("T")
 MICROSECONDS = 1_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # What Python decodes by and no text is sent in: forms of names and of source code, and the one that always fails.
+# Bytes of a body that is not held for longer than it is needed.
+HEAVY = 1 << 12
 NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
 
 
@@ -172,6 +174,12 @@ class Claimed(msgspec.Struct, frozen=True):
     def weight(self) -> int:
         """The bytes of its body as they lie in memory."""
         return len(self.event.body) + (len(self.event.raw) if self.encoding else 0)
+
+    def light(self) -> Claimed:
+        """The same without a body that would be worth its weight."""
+        if self.weight < HEAVY:
+            return self
+        return msgspec.structs.replace(self, event=msgspec.structs.replace(self.event, body=b"", raw=b""))
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):

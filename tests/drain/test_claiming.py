@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from drain.delivering import delivering, posting, wall
 from drain.receiver import Answer, Request, receiving
+from oncebox.model import Settled
 from oncebox.store.catch import MOST
 
 pytestmark = pytest.mark.anyio
@@ -51,3 +54,26 @@ async def test_large_bodies_are_not_claimed_by_the_hundred(tmp_path: Path) -> No
             most = max(most, held)
         assert LARGE < most < 3 * MOST + 8 * LARGE
         assert len(receiver.log) == 2060
+
+
+async def test_what_has_ended_holds_no_body_while_its_outcome_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with receiving() as receiver, delivering(tmp_path / "a.db", posting(receiver.url)) as inbox:
+        written, settle_all = asyncio.Event(), inbox.store.settle_all
+
+        async def later(some: Sequence[Settled]) -> Sequence[bool]:
+            await written.wait()
+            return await settle_all(some)
+
+        monkeypatch.setattr(inbox.store, "settle_all", later)
+        try:
+            for n in range(20):
+                await inbox.receive(f"large{n}", body=b"x" * LARGE)
+            attempts = inbox.drain._shared.attempts
+            await inbox.until(lambda: len(receiver.log) == 20 and all(one.ended for one in attempts))
+            assert len(attempts) == 20
+            assert sum(one.claimed.weight for one in attempts) == 0
+        finally:
+            written.set()
+        await inbox.idle()

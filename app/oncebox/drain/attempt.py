@@ -81,6 +81,7 @@ class Attempt:
         elif self._hand_over is not None and verdict.staged is None:
             outcome = self._settled(verdict, started_at, duration)
             self.handed_over = True
+            self.claimed = self.claimed.light()  # its outcome may have to wait for the disk
             self._hand_over(self, outcome, verdict.reason)
         else:
             await self._settle(verdict, started_at, duration)

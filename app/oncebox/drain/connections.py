@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any
 from weakref import WeakSet
@@ -43,7 +44,8 @@ class Wire(ResponseHandler):
         assert self.transport is not None
         self.came = bytearray()
         if size > TAKEN:
-            self._unread = Unread(self.transport)
+            with suppress(OSError):  # without a descriptor to spare it goes as well as it goes
+                self._unread = Unread(self.transport)
         self.set_response_params(
             read_until_eof=True,
             auto_decompress=False,
