@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from oncebox.drain.http import Client, URLTarget, open_client
 from oncebox.drain.load import Handlers
 from oncebox.drain.retry import RetryPolicy
 from oncebox.drain.target import Target
+from oncebox.headers import Headers
+from oncebox.model import Claimed, Event
 from oncebox.route import Route, compile_router
 from oncebox.store.sqlite import SQLiteStore, open_store
 
@@ -24,6 +27,24 @@ QUICK = RetryPolicy(attempts=12, base=0.005, factor=1.5, ceiling=0.02)
 
 def wall() -> int:
     return time.time_ns() // 1000
+
+
+def claimed(id: str = "evt_1", *, body: bytes = b"{}", type: str | None = "paid") -> Claimed:
+    """A delivery that is running, of an event that is in no file."""
+    event = Event(
+        seq=7,
+        source="shop",
+        id=id,
+        type=type,
+        received_at=datetime(2026, 12, 2, tzinfo=UTC),
+        headers=Headers(),
+        content_type="application/json",
+        body=body,
+        raw=body,
+        attempt=2,
+        instance="edge",
+    )
+    return Claimed(event, "tool", 1, 2, 0)
 
 
 class Inbox:

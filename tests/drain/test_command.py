@@ -9,7 +9,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,12 @@ import anyio
 import pytest
 import uvloop
 
-from drain.delivering import QUICK, delivering
+from drain.delivering import QUICK, claimed, delivering
 from oncebox.drain.command import CommandTarget, of_exit
 from oncebox.drain.http import Client
 from oncebox.drain.retry import RetryPolicy
 from oncebox.drain.target import Target
 from oncebox.drain.verdict import OK, Verdict, of_timeout
-from oncebox.headers import Headers
-from oncebox.model import Claimed, Event
 
 Runs = Callable[[Coroutine[Any, Any, Any]], Any]
 ENVIRON = {"PATH": os.environ["PATH"], "ONCEBOX_TOKEN": "of the server's", "HOME": "/nowhere"}
@@ -33,23 +30,6 @@ ENVIRON = {"PATH": os.environ["PATH"], "ONCEBOX_TOKEN": "of the server's", "HOME
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Runs:
     return asyncio.run if request.param == "asyncio" else uvloop.run
-
-
-def claimed(id: str = "evt_1", *, body: bytes = b"{}", type: str | None = "paid") -> Claimed:
-    event = Event(
-        seq=7,
-        source="shop",
-        id=id,
-        type=type,
-        received_at=datetime(2026, 12, 2, tzinfo=UTC),
-        headers=Headers(),
-        content_type="application/json",
-        body=body,
-        raw=body,
-        attempt=2,
-        instance="edge",
-    )
-    return Claimed(event, "tool", 1, 2, 0)
 
 
 def target(folder: Path, *command: str, **more: Any) -> CommandTarget:

@@ -16,7 +16,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError
 
-from oncebox.drain.unread import Unread, client_context
+from oncebox.drain.lastwords import LastWords, client_context
 from oncebox.drain.webhook import Head, head_of
 
 # A head that is longer than this is judged by its first line.
@@ -37,7 +37,7 @@ class Wire(ResponseHandler):
         self.used = False
         self.strayed = False
         self.came: bytearray | None = None
-        self._unread: Unread | None = None
+        self._last_words: LastWords | None = None
 
     def ask(self, size: int) -> None:
         """What comes from now on answers a request of so many bytes. At its end, whatever that is, comes `heard`."""
@@ -45,7 +45,7 @@ class Wire(ResponseHandler):
         self.came = bytearray()
         if size > TAKEN:
             with suppress(OSError):  # without a descriptor to spare it goes as well as it goes
-                self._unread = Unread(self.transport)
+                self._last_words = LastWords(self.transport)
         self.set_response_params(
             read_until_eof=True,
             auto_decompress=False,
@@ -83,16 +83,16 @@ class Wire(ResponseHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """What came before is an answer all the same."""
-        if self._unread is not None:
-            for data in self._unread.take():
+        if self._last_words is not None:
+            for data in self._last_words.take():
                 self.data_received(data)
         super().connection_lost(exc)
 
     def heard(self) -> None:
         """Nothing more is awaited."""
-        unread, self._unread = self._unread, None
-        if unread is not None:
-            unread.end()
+        words, self._last_words = self._last_words, None
+        if words is not None:
+            words.end()
 
     async def answer(self) -> tuple[Head, aiohttp.StreamReader]:
         """The head of the answer and its body, as far as it has come. Raises what aiohttp raises. Who is cancelled

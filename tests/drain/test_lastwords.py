@@ -25,10 +25,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from drain.delivering import wall
+from drain.delivering import claimed, wall
 from oncebox.drain.http import URLTarget, open_client
-from oncebox.headers import Headers
-from oncebox.model import Claimed, Event
 
 Runs = Callable[[Coroutine[Any, Any, Any]], Any]
 Say = Callable[[socket.socket, bytes], None]
@@ -93,30 +91,11 @@ def receiving(say: Say, certificate: Path | None) -> Iterator[str]:
     thread.join(10)
 
 
-def claimed(size: int) -> Claimed:
-    body = os.urandom(size)
-    at = datetime(2026, 12, 2, tzinfo=UTC)
-    event = Event(
-        seq=1,
-        source="shop",
-        id="evt_1",
-        type=None,
-        received_at=at,
-        headers=Headers(),
-        content_type="",
-        body=body,
-        raw=body,
-        attempt=1,
-        instance="edge",
-    )
-    return Claimed(event, "hook", 1, 1, 0)
-
-
 async def delivered(url: str, size: int, count: int = 24) -> Counter[tuple[str, str | None]]:
     """(outcome, error) of so many deliveries, four at a time."""
     found: Counter[tuple[str, str | None]] = Counter()
     async with open_client() as client:
-        target, one = URLTarget("hook", url, client, wall, timeout=10.0), claimed(size)
+        target, one = URLTarget("hook", url, client, wall, timeout=10.0), claimed(body=os.urandom(size))
 
         async def some() -> None:
             for _ in range(count // 4):

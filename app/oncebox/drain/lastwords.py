@@ -1,5 +1,5 @@
-"""Unread: what a receiver has said and nobody has read when its connection breaks. Who answers from the head alone and
-closes breaks the writing of the rest; a transport then lets go of everything, also of the answer that has come."""
+"""Last words: what a receiver has said and nobody has read when its connection breaks. Who answers from the head alone
+and closes breaks the writing of the rest; a transport then lets go of everything, also of the answer that has come."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def client_context() -> Context:
     return made
 
 
-class Unread:
+class LastWords:
     """A second hold of a connection: it outlasts the transport's, and has to be ended."""
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
