@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncebox.errors import StoreError
 from oncebox.seldom import KINDS, QUIET, Seldom, kind_of
 
 
@@ -124,3 +125,13 @@ def test_a_traceback_is_told_with_its_error(caplog: pytest.LogCaptureFixture) ->
     assert len(caplog.records) == 1
     assert "ValueError: first" in caplog.text
     assert kind_of(ValueError("never raised")) == "ValueError "
+
+
+def test_a_fault_of_ours_says_all_in_one_line_and_any_other_where_it_was_raised(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seldom = Seldom(logging.getLogger("oncebox.test"))
+    seldom.say(0.0, "a", "it stands still", StoreError("the disk is full"))
+    seldom.say(0.0, "b", "it stands still", ValueError("why"))
+    assert told(caplog) == ["it stands still: the disk is full", "it stands still"]
+    assert [record.exc_info is None for record in caplog.records] == [True, False]

@@ -52,6 +52,8 @@ async def reload(parts: Parts, load: Callable[[], Config]) -> bool:
         config = load()
         if parts.config.path is not None and config.path is None:
             raise ConfigError(f"{parts.config.path}: the file that this server was started with is gone; put it back")
+        if parts.config.sources and not config.sources:
+            raise ConfigError(f"{config.path}: no source is in it any more; if it is to be so, stop and start again")
         doors = compile_doors(config)
         routes = all_routes(config, parts.handlers)
         router = route_by(routes)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from oncebox.errors import OnceboxError
+
 QUIET = 10.0
 # What kinds are called may come from anybody's code; beyond so many at a time all others are one.
 KINDS = 32
@@ -18,7 +20,8 @@ class Seldom:
         self._kinds: dict[str, tuple[int, float]] = {}
 
     def say(self, now: float, kind: str, line: str, error: BaseException | None = None) -> None:
-        """It is true once more; `now` is monotonic. With an error its traceback is told, too."""
+        """It is true once more; `now` is monotonic. With an error its traceback is told, too; one of ours says all
+        that there is to say in its own words."""
         if kind not in self._kinds and not self._has_room(now):
             kind = OTHERS
         untold, again_at = self._kinds.get(kind, (0, now))
@@ -27,7 +30,10 @@ class Seldom:
             return
         self._kinds[kind] = 0, now + self._seconds
         more = f" ({untold} more of this kind since it was last told)" if untold else ""
-        self._log.log(self._level, "%s%s", line, more, exc_info=error)
+        if isinstance(error, OnceboxError):
+            self._log.log(self._level, "%s: %s%s", line, error, more)
+        else:
+            self._log.log(self._level, "%s%s", line, more, exc_info=error)
 
     def _has_room(self, now: float) -> bool:
         """Whether one more kind can be told apart; those whose time is over are forgotten for it."""

@@ -162,8 +162,10 @@ def test_each_error_of_the_file_says_what_to_do(tmp_path: Path, name: str, todo:
 
 
 @pytest.mark.parametrize("happens", ["deleted", "replaced", "folder"])
-async def test_a_file_that_is_taken_away_while_it_is_open_takes_no_more_events(tmp_path: Path, happens: str) -> None:
-    database = tmp_path / "folder" / "inbox.db"
+async def test_a_file_that_is_taken_away_while_it_is_open_takes_no_more_events(
+    tmp_path: Path, happens: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    database, aside = tmp_path / "folder" / "inbox.db", tmp_path / "folder" / "aside.db"
     database.parent.mkdir()
     async with open_store(database) as store:
         await store.accept([arrival()])
@@ -171,7 +173,7 @@ async def test_a_file_that_is_taken_away_while_it_is_open_takes_no_more_events(t
         if happens == "folder":
             database.parent.rename(tmp_path / "elsewhere")
         elif happens == "replaced":
-            database.rename(f"{database}.old")
+            database.rename(aside)
             database.touch()
         else:
             database.unlink()
@@ -183,6 +185,14 @@ async def test_a_file_that_is_taken_away_while_it_is_open_takes_no_more_events(t
                 await asyncio.sleep(0.01)
         with pytest.raises(StorageFull, match="was deleted, moved or replaced"):
             await store.accept([arrival("late")])
+        told = [record.getMessage() for record in caplog.records if "nothing is accepted" in record.getMessage()]
+        assert len(told) == 1
+        aside.rename(database)
+        with anyio.fail_after(5):
+            while store.writer.short:  # noqa: ASYNC110  # as above
+                await asyncio.sleep(0.01)
+        assert "events are accepted again" in caplog.text
+        await store.accept([arrival("late")])
 
 
 async def test_a_folder_that_is_missing_or_read_only_is_named(tmp_path: Path) -> None:

@@ -246,13 +246,20 @@ class Writer:
                 raise
             _answer(job.future, error)
 
+    def _take_stock(self, short: str) -> None:
+        if short and not self.short:
+            log.error("nothing is accepted: %s", short)
+        elif self.short and not short:
+            log.warning("events are accepted again")
+        self.short = short
+
     async def _serve_care(self) -> None:
         """One step of care when nothing else waits, or when it is overdue."""
         now = time.monotonic()
         if now < self._care_at or (not self._idle() and now < self._care_at + CARE):
             return
         self._care_at = now + CARE
-        self.short = self._care.shortage()
+        self._take_stock(self._care.shortage())
         if self.trouble and now >= self._trial_at:
             self._trial_at = now + TRIAL
             await on_thread(self._db, self._guarded, trial)
