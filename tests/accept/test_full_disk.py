@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from oncebox.accept.refusal import PER_SOURCE, Refusals
+from oncebox.accept.refusal import MAX_BYTES, PER_SOURCE, Refusals
 from oncebox.model import Refused
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,29 @@ async def test_refusals_that_cannot_be_written_wait_within_their_bounds() -> Non
     assert len(written) <= PER_SOURCE
 
 
-def request(at: int) -> Refused:
+async def test_while_they_cannot_be_written_a_flood_at_one_source_pushes_out_no_others() -> None:
+    written: list[Refused] = []
+    full = True
+
+    async def refuse(refused: Sequence[Refused], _counts: dict[tuple[str, str], int], _now: int) -> None:
+        if not full:
+            written.extend(refused)
+            return
+        for n in range(3):
+            refusals.keep(request(n, source="quiet"))
+        raise sqlite3.OperationalError("database or disk is full")
+
+    refusals = Refusals(refuse, lambda: 0)
+    for n in range(8):
+        refusals.keep(request(n, body=b"x" * (MAX_BYTES // 8 - 8)))
+    await refusals.flush()
+    full = False
+    await refusals.flush()
+    assert [one.at for one in written if one.source == "quiet"] == [0, 1, 2]
+    assert [one.at for one in written if one.source == "gh"] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def request(at: int, source: str = "gh", body: bytes = b"{}") -> Refused:
     return Refused(
-        source="gh", at=at, slug="bad-signature", detail="", method="POST", url="/in/gh", headers=(), body=b"{}"
+        source=source, at=at, slug="bad-signature", detail="", method="POST", url="/in/gh", headers=(), body=body
     )

@@ -29,10 +29,10 @@ def wall() -> int:
     return time.time_ns() // 1000
 
 
-def claimed(id: str = "evt_1", *, body: bytes = b"{}", type: str | None = "paid") -> Claimed:
+def claimed(id: str = "evt_1", *, body: bytes = b"{}", type: str | None = "paid", seq: int = 7) -> Claimed:
     """A delivery that is running, of an event that is in no file."""
     event = Event(
-        seq=7,
+        seq=seq,
         source="shop",
         id=id,
         type=type,

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from drain.delivering import Inbox, delivering, posting, wall
+from drain.delivering import Inbox, claimed, delivering, posting, wall
 from drain.receiver import CLOSE, Answer, Receiver, Request, receiving
 from oncebox.drain import outcomes
 from oncebox.drain.breaker import IN_A_ROW
+from oncebox.drain.outage import Outage
 from oncebox.drain.retry import RetryPolicy
+from oncebox.drain.verdict import Verdict
 
 pytestmark = pytest.mark.anyio
 PROBED = RetryPolicy(attempts=12, base=0.001, factor=1.5, ceiling=0.002)
@@ -207,6 +209,54 @@ async def test_who_could_not_be_reached_has_its_turn_as_soon_as_another_is_throu
             await inbox.until(lambda: len(receiver.acknowledged) == 2, 5)
     finally:
         await receiver.stop()
+
+
+async def test_who_has_been_reached_meanwhile_waits_as_it_was_told(tmp_path: Path) -> None:
+    async def put_off(request: Request) -> Answer:
+        return Answer(503, {"Retry-After": "60"}) if request.id == "first" else Answer()
+
+    receiver = Receiver(put_off)
+    try:
+        make = posting(receiver.url, retry=RetryPolicy(base=0.3, factor=1))
+        async with delivering(tmp_path / "a.db", make) as inbox:
+            await inbox.receive("first")
+            await until_probed(inbox, 1)
+            await receiver.start()
+            await inbox.until(lambda: len(receiver.log) == 1)
+            await inbox.receive("second")
+            await inbox.until(lambda: len(receiver.acknowledged) == 1)
+            await inbox.receive("third")
+            await inbox.until(lambda: len(receiver.acknowledged) == 2)
+            await asyncio.sleep(0.2)
+            assert [request.id for request, _ in receiver.log] == ["first", "second", "third"]
+    finally:
+        await receiver.stop()
+
+
+async def test_who_could_not_be_reached_is_tried_at_once_after_a_restart(tmp_path: Path) -> None:
+    receiver = Receiver()
+    make = posting(receiver.url, retry=RetryPolicy(base=60.0))
+    try:
+        async with delivering(tmp_path / "a.db", make) as inbox:
+            await inbox.receive(*names(2))
+            await until_probed(inbox, 2)
+        await receiver.start()
+        async with delivering(tmp_path / "a.db", make) as inbox:
+            await inbox.until(lambda: receiver.acknowledged == Counter(names(2)), 5)
+    finally:
+        await receiver.stop()
+
+
+def test_what_fails_beside_another_that_comes_through_is_due_at_once() -> None:
+    outage = Outage("hook", RetryPolicy(base=60.0))
+    first, second = (outage.judge(claimed(seq=seq)) for seq in (1, 2))
+    second(Verdict(outcome="ok"))
+    assert outage.returning(unwritten=()) == []
+    first(Verdict(outcome="unreachable", down=True))
+    assert outage.over
+    assert outage.returning(unwritten=()) == [1]
+    outage.judge(claimed(seq=1))(Verdict(outcome="unreachable", down=True))
+    assert outage.returning(unwritten=()) == []
 
 
 async def test_new_events_do_not_wait_behind_a_backlog_beside_a_source_with_little(tmp_path: Path) -> None:

@@ -261,6 +261,18 @@ async def test_refused_requests_are_listed_without_and_shown_with_their_bodies(s
     assert (await api.refusal("/api/refused/9")).startswith("404 not-found")
 
 
+async def test_a_flood_of_refused_requests_at_one_source_pushes_out_no_others(store: SQLiteStore, api: Caller) -> None:
+    def request(source: str, size: int) -> Refused:
+        return Refused(
+            source=source, at=NOW, slug="bad-id", detail="", method="POST", url="", headers=(), body=b"x" * size
+        )
+
+    await store.refuse([request("quiet", 1000) for _ in range(5)], {}, NOW)
+    await store.refuse([request("loud", 4 << 20) for _ in range(6)], {}, NOW)
+    sources = [one["source"] for one in (await api.json("/api/refused"))["refused"]]
+    assert sources == ["loud"] * 3 + ["quiet"] * 5
+
+
 async def test_alive_and_ready_are_for_anybody_under_any_name(
     store: SQLiteStore, api: Caller, reasons: list[str]
 ) -> None:

@@ -165,6 +165,14 @@ async def test_an_order_that_means_nothing_is_refused(desk: Desk, body: object, 
     assert why in told
 
 
+async def test_a_state_beside_numbers_is_told(desk: Desk) -> None:
+    await desk.store.accept([arrival("evt_1"), arrival("evt_2")])
+    await desk.end_all("dead")
+    await desk.json("POST", "/api/reruns", {"seqs": [1, 2], "state": "dead"}, 202)
+    (told,) = (await desk.json("GET", "/api/reruns"))["reruns"]
+    assert told["filter"] == {"seqs": [1, 2], "state": "dead"}
+
+
 async def test_all_history_runs_again_only_when_that_is_said(desk: Desk) -> None:
     await desk.store.accept([arrival("evt_1"), arrival("evt_2", source="quiet")])
     await desk.end_all("done")

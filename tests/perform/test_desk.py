@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import ipaddress
 import time
 
 import msgspec
@@ -179,6 +180,65 @@ async def test_a_typed_operation_takes_json_only(open_box: OpenBox) -> None:
         got = await box.post("typed", body, content_type="application/x-www-form-urlencoded")
         assert (got.status, got.slug) == (415, "bad-body")
         assert (await box.post("typed", body, content_type=None)).status == 200
+
+
+READERS = {
+    "json": lambda request: request.json(),
+    "text": lambda request: request.text(),
+    "decode": lambda request: request.decode(Order),
+}
+
+
+@pytest.mark.parametrize(
+    ("reader", "body"),
+    [
+        ("json", b'{"lines": [{"sku": '),
+        ("json", b'{"lines": "\xff"}'),
+        ("text", b'{"lines": "\xff"}'),
+        ("decode", b'{"lines": [{"sku": '),
+        ("decode", b'{"lines": "\xff"}'),
+    ],
+)
+@pytest.mark.parametrize("retry_safe", [None, False, True])
+async def test_a_body_that_the_operation_cannot_read_is_the_senders_fault(
+    open_box: OpenBox, reader: str, body: bytes, retry_safe: bool | None
+) -> None:
+    def inside(request: Request, db: Transaction) -> Reply:
+        return Reply(201, str(READERS[reader](request)))
+
+    async def outside(request: Request) -> Reply:
+        return Reply(201, str(READERS[reader](request)))
+
+    read = operation("read")(inside) if retry_safe is None else operation("read", retry_safe=retry_safe)(outside)
+    async with open_box(read) as box:
+        got = await box.post("read", body)
+        assert (got.status, got.slug) == (422, "bad-body")
+        assert (await box.post("read", {"lines": []})).status == 201
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"), [(b"", "application/json"), (b"[NaN]", "application/json"), (b"\x00", None)]
+)
+async def test_what_acts_outside_gets_any_body_that_could_be_read(
+    open_box: OpenBox, body: bytes, content_type: str | None
+) -> None:
+    async with open_box(outside) as box:
+        assert (await box.post("outside", body, content_type=content_type)).status == 201
+
+
+@pytest.mark.parametrize("kind", ["in a transaction", "outside"])
+async def test_the_line_of_an_operation_is_told_and_not_the_librarys_that_it_called(
+    open_box: OpenBox, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    def inside(request: Request, db: Transaction) -> Reply:
+        return Reply(201, ipaddress.ip_address("nowhere").compressed)
+
+    def outside(request: Request) -> Reply:
+        return Reply(201, ipaddress.ip_address("nowhere").compressed)
+
+    async with open_box(operation("read")(inside if kind == "in a transaction" else outside)) as box:
+        assert (await box.post("read", {})).status == 500
+    assert f"reason=ValueError at {__file__}, line " in caplog.text
 
 
 @operation("outside")

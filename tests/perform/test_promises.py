@@ -205,7 +205,7 @@ def test_twins_that_wait_hold_no_bodies(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(1 << 20))
     server = Fresh(tmp_path / "inbox", handlers=PROMISED, config=CALLERS)
     size = 4 << 20
-    large = ask("waits", "k", b"x" * size).replace(b"\r\n\r\n", b"\r\nContent-Type: text/plain\r\n\r\n", 1)
+    large = ask("waits", "k", b"x" * size).replace(b"application/json", b"text/plain", 1)
     lines: list[socket.socket] = []
     try:
         server.start()

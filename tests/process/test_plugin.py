@@ -106,6 +106,8 @@ def test_the_readme_shows_the_application_that_is_run_here(name: str) -> None:
 @pytest.mark.parametrize("parser", ["httptools", "h11"])
 def test_an_application_with_an_inbox_takes_orders_and_payments_once(host: Host, parser: str) -> None:
     host.start("--http", parser, "--loop", "asyncio")
+    assert host.ask("POST", "/orders", b"{}").status == 400
+    assert host.ask("GET", "/orders/99").status == 404
     placed = host.ask("POST", "/orders", b'{"sku": "hat"}')
     assert (placed.status, json.loads(placed.body)) == (201, {"order": 1})
     first, again = host.pay(1, "p-1"), host.pay(1, "p-1")

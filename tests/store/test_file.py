@@ -134,6 +134,27 @@ async def test_what_cannot_be_a_database_is_named_to_those_who_only_read(open_an
     await refused(folder, StoreError, "is not a file")
 
 
+@pytest.mark.parametrize("emptied", [True, False])
+async def test_a_log_without_its_database_is_kept_and_named(open_any: Open, database: Path, emptied: bool) -> None:
+    log, aside = database.with_name(f"{database.name}-wal"), database.with_name("aside")
+    async with open_any() as store:
+        await store.accept([arrival("evt_1")])
+        copies = {path: path.read_bytes() for path in (database, log)}
+    aside.write_bytes(copies[database])
+    log.write_bytes(copies[log])
+    if emptied:
+        os.truncate(database, 0)
+    else:
+        await anyio.Path(database).unlink()
+    with pytest.raises(StoreError, match=r"-wal: holds events of a database that is missing or empty; put .* back"):
+        async with open_any():
+            pass
+    assert log.read_bytes() == copies[log]
+    aside.rename(database)
+    async with open_any() as store:
+        assert await rows(store, "select id from v_events") == [("evt_1",)]
+
+
 async def test_a_damaged_file_is_said_to_be_that(open_any: Open, database: Path) -> None:
     async with open_any():
         pass

@@ -63,6 +63,9 @@ class Refusals:
     def keep(self, refused: Refused) -> None:
         """Count a refusal and keep its request; when too many wait, older ones of the greediest source go."""
         self.count(refused.source, refused.slug)
+        self._add(refused)
+
+    def _add(self, refused: Refused) -> None:
         waiting = self._waiting.setdefault(refused.source, deque())
         waiting.append(refused)
         self._bytes += _size(refused)
@@ -107,11 +110,7 @@ class Refusals:
         """They come before those that were kept meanwhile, within the same bounds."""
         later, self._waiting, self._bytes = self._waiting, {}, 0
         for one in [*refused, *(one for waiting in later.values() for one in waiting)]:
-            waiting = self._waiting.setdefault(one.source, deque())
-            waiting.append(one)
-            self._bytes += _size(one)
-            if len(waiting) > PER_SOURCE or self._bytes > MAX_BYTES:
-                self._bytes -= _size(waiting.popleft())
+            self._add(one)
 
 
 def _size(refused: Refused) -> int:

@@ -102,7 +102,7 @@ class CommandTarget:
             return of_timeout(self.timeout)
         with suppress(asyncio.CancelledError):  # the exit says how it went, whatever it said last
             await _within(run.silent, LAST_WORDS)
-        return of_exit(run.exited.result(), bytes(run.tail))
+        return of_exit(await run.exited, bytes(run.tail))
 
 
 class Input(asyncio.BaseProtocol):

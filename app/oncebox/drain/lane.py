@@ -13,7 +13,7 @@ from oncebox.drain.attempt import Attempt, report_end
 from oncebox.drain.backlog import Backlog
 from oncebox.drain.claiming import Claiming
 from oncebox.drain.limits import Limits
-from oncebox.drain.outage import Outage
+from oncebox.drain.outage import REMEMBERED, Outage
 from oncebox.drain.outcomes import End, Outcomes
 from oncebox.drain.room import Room
 from oncebox.drain.shared import LONGEST_REST, Rest, Shared
@@ -38,6 +38,7 @@ class Lane:
         self.bell = Bell()
         # What runs in this process cannot be down.
         self.outage = None if target.in_process else Outage(target.name, target.retry)
+        self._new = True
         self._shared = shared
         self._slots = Slots(target.concurrency, target.timeout, lambda: shared.reach.get(target.name))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -129,8 +130,14 @@ class Lane:
         return Rest(LONGEST_REST, quiet=True)
 
     async def _come_back(self) -> None:
-        """After an outage, what failed meanwhile is due again in its old place, and all of it is a backlog."""
-        if self.outage is None or not self.outage.over:
+        """After an outage, and at the start, which may be after one, what failed meanwhile is due again in its old
+        place, and all of it is a backlog."""
+        if self.outage is None:
+            return
+        if self._new:
+            self.outage.recall(await self._shared.store.unreached(self.target.name, self._shared.now(), REMEMBERED))
+            self._new = False
+        if not self.outage.over:
             return
         returning = self.outage.returning(self._outcomes.unwritten)
         await self._shared.store.hasten(self.target.name, returning)

@@ -30,6 +30,12 @@ class Outage:
         self._name = name
         self._failed: set[int] = set()
         self._returning: set[int] = set()
+        self._through = 0
+
+    def recall(self, seqs: Collection[int]) -> None:
+        """These could not be reached when the process ended: the target may have come back meanwhile."""
+        self._returning.update(seqs)
+        self.over = bool(self._returning)
 
     def judge(self, claimed: Claimed) -> Judge:
         """Take note of a delivery that starts; what is returned takes its verdict (None: given back) and says what
@@ -37,12 +43,13 @@ class Outage:
         seq = claimed.event.seq
         self.breaker = self.breaker.started(seq)
         probe = self.breaker.probe == seq
+        through = self._through
 
         def ended(verdict: Verdict | None) -> Verdict | None:
             if verdict is None:
                 self.breaker = self.breaker.withdrawn(seq)
                 return None
-            return self._ended(seq, verdict, probe=probe)
+            return self._ended(seq, verdict, probe=probe, through=through)
 
         return ended
 
@@ -55,7 +62,10 @@ class Outage:
         self._returning.difference_update(seqs)
         self.over = bool(self._returning)
 
-    def _ended(self, seq: int, verdict: Verdict, *, probe: bool) -> Verdict:
+    def _ended(self, seq: int, verdict: Verdict, *, probe: bool, through: int) -> Verdict:
+        # How it ended before says nothing any more.
+        self._failed.discard(seq)
+        self._returning.discard(seq)
         before, now = self.breaker, time.monotonic()
         self.breaker = after = before.ended(seq, now, down=verdict.down, after=verdict.after or 0.0)
         self._report(verdict, after.until - now, was_open=before.open, is_open=after.open)
@@ -63,15 +73,24 @@ class Outage:
             self._back(was_open=before.open)
             return verdict
         spared = before.open or probe
-        if (spared or verdict.outcome == "unreachable") and verdict.after is None and len(self._failed) < REMEMBERED:
-            self._failed.add(seq)
+        if (spared or verdict.outcome == "unreachable") and verdict.after is None:
+            self._remember(seq, beside=through != self._through)
         if not spared:
             return verdict
         # The next probe is another delivery, if there is one: this one is due again just when that goes out.
         wait = max(verdict.after or 0.0, after.until - now, 0.0)
         return msgspec.structs.replace(verdict, counts=False, after=wait)
 
+    def _remember(self, seq: int, *, beside: bool) -> None:
+        """`beside`: another came through meanwhile, so there is no return to wait for."""
+        if beside:
+            self._returning.add(seq)
+            self.over = True
+        elif len(self._failed) < REMEMBERED:
+            self._failed.add(seq)
+
     def _back(self, *, was_open: bool) -> None:
+        self._through += 1
         if was_open or self._failed:
             self.over = True
             self._returning |= self._failed

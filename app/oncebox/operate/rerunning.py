@@ -226,12 +226,14 @@ def rerun_json(one: Rerun) -> Json:
 
 
 def _filter_json(choice: Choice) -> Json:
-    """As it was given; of many numbers the first."""
+    """As it was given; of many numbers the first, and the state that may stand beside them."""
     shown = {name: value for name in _FILTER if (value := getattr(choice, name)) not in (None, {})}
     for name in ("since", "until"):
         if name in shown:
             shown[name] = moment(shown[name])
-    return {"seqs": list(choice.seqs[:100])} if choice.seqs else shown or {"all": True}
+    if choice.seqs:
+        shown = {"seqs": list(choice.seqs[:100])} | shown
+    return shown or {"all": True}
 
 
 async def _write(

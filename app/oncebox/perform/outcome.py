@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sysconfig
 import traceback
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from oncebox.perform.request import Request
 from oncebox.store import DONE, FAILED, FREED, UNKNOWN
 
 OURS = Path(__file__).parent.parent
+LIBRARIES = frozenset(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+READING = frozenset(method.__code__ for method in (Request.text, Request.json, Request.decode))
 ERROR_BYTES = 4096
 ROLLED_BACK = "the operation failed and nothing of it was kept; the same request may be sent again"
 AGAIN = "the operation failed; the same request may be sent again"
@@ -47,8 +50,11 @@ class BadBody(Exception):
 
 
 def body_of(operation: Operation[..., object], request: Request) -> object:
-    """The body as the operation takes it; None if it reads the request itself. Raises BadBody."""
+    """The body as the operation takes it; None if it reads the request itself. Raises BadBody: also for one that says
+    it is JSON and is none, where the operation would find out only after it has acted outside."""
     if operation.shape is None:
+        if not operation.transactional and request.body and request.content_type and is_json(request.content_type):
+            _refuse_unreadable(request)
         return None
     if not is_json(request.content_type):
         raise BadBody(415, "this operation takes JSON; send it with content-type: application/json")
@@ -58,6 +64,21 @@ def body_of(operation: Operation[..., object], request: Request) -> object:
         raise BadBody(422, f"the body does not fit: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadBody(422, f"the body is no JSON: {error}") from None
+
+
+def _refuse_unreadable(request: Request) -> None:
+    try:
+        _read(request)
+    except (ValueError, LookupError, RecursionError) as error:
+        raise BadBody(422, f"the body is no JSON: {error}") from None
+
+
+def _read(request: Request) -> None:
+    """Quickly, unless it is JSON of the kind that only Python takes, such as NaN."""
+    try:
+        msgspec.json.decode(request.text(), type=msgspec.Raw)
+    except msgspec.DecodeError:
+        request.json()
 
 
 def returned(operation: Operation[..., object], reply: object) -> Outcome:
@@ -84,6 +105,8 @@ def raised(operation: Operation[..., object], error: BaseException) -> Outcome:
         if isinstance(cause, Retry):
             headers = (("retry-after", str(_whole_seconds(cause.after))),)
             return Outcome(of_problem(503, "", cause.why or "try again later", headers), FREED)
+        if undecided(operation) != UNKNOWN and _is_of_reading(cause):
+            return Outcome(of_problem(422, "bad-body", f"the body cannot be read: {cause}"), undecided(operation))
     except Exception as bad:  # noqa: BLE001  # what it was given may be anything
         cause = bad
     return failed(operation, f"{type(cause).__name__}: {_said(cause)}", f"{type(cause).__name__} at {_blamed(cause)}")
@@ -125,13 +148,20 @@ def _said(error: BaseException) -> str:
         return "(it cannot be shown)"
 
 
+def _is_of_reading(error: BaseException) -> bool:
+    """Whether it was raised while the operation read its request: the sender's fault, whatever the body is."""
+    return any(frame.f_code in READING for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
 def _blamed(error: BaseException) -> str:
-    """File and line of the innermost code that is not ours."""
+    """File and line of the innermost code that is neither ours nor a library's, if there is any."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not Path(frame.filename).is_relative_to(OURS)]
     if not theirs:
         return "no line of its own"
-    return f"{theirs[-1].filename}, line {theirs[-1].lineno}"
+    own = [frame for frame in theirs if not any(Path(frame.filename).is_relative_to(place) for place in LIBRARIES)]
+    blamed = (own or theirs)[-1]
+    return f"{blamed.filename}, line {blamed.lineno}"
 
 
 def _bounded(text: str) -> str:

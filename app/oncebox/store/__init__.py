@@ -177,6 +177,10 @@ class Store(Protocol):
         """
         ...
 
+    async def unreached(self, target: str, now: int, most: int) -> list[int]:
+        """Deliveries that wait for another try because their target could not be reached, up to so many."""
+        ...
+
     async def hasten(self, target: str, seqs: Sequence[int]) -> None:
         """The target is back: those of these deliveries that wait for another try are due as of their arrival."""
         ...

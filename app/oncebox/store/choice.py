@@ -211,7 +211,7 @@ def _of_event(
     deliveries: Sequence[Delivery],
     routing: Routing,
 ) -> tuple[list[Picked], int]:
-    """The deliveries of one event that are meant, and how many of them are not finished."""
+    """The deliveries of one event that are meant, and how many of them cannot be made now."""
     mine = [one for one in deliveries if not choice.to or one.target in choice.to]
     if choice.state in ENDED:
         mine = [one for one in mine if one.state == choice.state]
@@ -225,7 +225,10 @@ def _of_event(
     ]
     left = len(mine) - len(picked)
     if arrival is not None and _may_miss(choice, deliveries):
-        picked += _missing(choice, seq, {one.target for one in deliveries}, routing.router(arrival))
+        missing = _missing(choice, seq, {one.target for one in deliveries}, routing.router(arrival))
+        made = [one for one in missing if routing.exists(one.target)]
+        picked += made
+        left += len(missing) - len(made)
     return picked, left
 
 

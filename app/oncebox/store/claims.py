@@ -45,6 +45,10 @@ HASTEN = (
     "update deliveries set due = min(due, (select received_at from events e where e.seq = deliveries.seq)) "
     "where state = 'pending' and target = ? and seq in"
 )
+UNREACHED = own(
+    "select seq from deliveries indexed by deliveries_due where state = 'pending' and suspect = 0 "
+    "and target = ? and lane = ? and source = ? and due > ? and outcome = 'unreachable' order by due limit ?"
+)
 FIRST = own(
     "select due from deliveries indexed by deliveries_due where state = 'pending' and suspect = 0 "
     "and target = ? and lane = ? and source = ? order by due limit 1"
@@ -200,6 +204,17 @@ class Claims:
             books.entries.moved(source, "pending", "dead", now)
             end(db, target, "dead", order_key, rerun, now, books, skips=target in self._routing.skipping)
         catch.unreadable = []
+
+
+def unreached(db: sqlite3.Connection, target: str, now: int, most: int) -> list[int]:
+    """Deliveries that wait for another try because their target could not be reached, `most` of them at most."""
+    found: list[int] = []
+    for lane in (0, 1):
+        row = db.execute(NEXT_SOURCE, (target, lane, "")).fetchone()
+        while row is not None and len(found) < most:
+            found += (seq for (seq,) in db.execute(UNREACHED, (target, lane, row[0], now, most - len(found))))
+            row = db.execute(NEXT_SOURCE, (target, lane, row[0])).fetchone()
+    return found
 
 
 def hasten(db: sqlite3.Connection, target: str, seqs: Sequence[int]) -> None:

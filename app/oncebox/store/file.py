@@ -18,7 +18,7 @@ from oncebox.store.books import Books
 from oncebox.store.busy import Busy
 from oncebox.store.calling import Calling
 from oncebox.store.care import Care
-from oncebox.store.claims import Claims, give_back, hasten
+from oncebox.store.claims import Claims, give_back, hasten, unreached
 from oncebox.store.edge import translated
 from oncebox.store.ending import end_patiently
 from oncebox.store.function import run_function
@@ -144,6 +144,10 @@ class SQLiteStore:
 
     def _awake(self, targets: Sequence[str]) -> list[str]:
         return [target for target in targets if not self.is_paused(target)]
+
+    async def unreached(self, target: str, now: int, most: int) -> list[int]:
+        """Deliveries that wait for another try because their target could not be reached, up to so many."""
+        return await self.read(lambda db: unreached(db, target, now, most))
 
     async def hasten(self, target: str, seqs: Sequence[int]) -> None:
         """The target is back: those of these deliveries that wait for another try are due as of their arrival."""

@@ -86,6 +86,11 @@ class Lock:
             os.close(fd)
             raise Locked(_held_by(self.database, info)) from error
         self._fd = fd
+        try:
+            self._refuse_orphaned_log()
+        except StoreError:
+            self.release()
+            raise
         self.announce("", "")
 
     def announce(self, address: str, boot: str) -> None:
@@ -126,6 +131,23 @@ class Lock:
                     f"{self.database}: has {stat.st_nlink} hard links; a second name would have a lock of its own. "
                     "Remove the other names, or copy the file"
                 )
+
+    def _refuse_orphaned_log(self) -> None:
+        """SQLite throws away the log of a database that it makes anew, and all that was acknowledged with it."""
+        log = self.database.with_name(self.database.name + "-wal")
+        if _size(log) and not _size(self.database):
+            raise StoreError(
+                f"{log}: holds events of a database that is missing or empty; put {self.database.name} back where it "
+                "was, or move this log away to begin with a new database (store.path)"
+            )
+
+
+def _size(path: Path) -> int:
+    """In bytes; none where there is no file."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _held_by(database: Path, info: LockInfo) -> str:

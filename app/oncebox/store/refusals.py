@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -22,8 +23,8 @@ TRIM_SOURCE = own(
     "(select n from refused where source = ? order by n desc limit 1 offset ?)"
 )
 TRIM_AGE = own("delete from refused where at < ?")
-SIZES = own("select n, length(body) + length(headers) + length(url) from refused order by n desc")
-TRIM_BYTES = own("delete from refused where n <= ?")
+SIZES = own("select n, source, length(body) + length(headers) + length(url) from refused order by n")
+REMOVE = own("delete from refused where n = ?")
 LOAD = own("select source, at, slug, detail, method, url, headers, body from refused where n = ?")
 WAITING = own("select n from refused where source = ? and accepted_at is null order by n")
 ACCEPTED = own("update refused set accepted_at = coalesce(accepted_at, ?) where n = ?")
@@ -67,9 +68,16 @@ def accepted(db: sqlite3.Connection, n: int, at: int, who: str, detail: str) -> 
 
 
 def _trim_bytes(db: sqlite3.Connection) -> None:
-    size = 0
-    for n, length in db.execute(SIZES).fetchall():
-        size += length
-        if size > TOTAL_BYTES:
-            db.execute(TRIM_BYTES, (n,))
-            return
+    """The oldest of the source that holds most goes first, so that a flood at one pushes out no other's."""
+    kept: dict[str, deque[tuple[int, int]]] = defaultdict(deque)
+    held: Counter[str] = Counter()
+    for n, source, size in db.execute(SIZES):
+        kept[source].append((n, size))
+        held[source] += size
+    excess = held.total() - TOTAL_BYTES
+    while excess > 0:
+        ((most, _),) = held.most_common(1)
+        n, size = kept[most].popleft()
+        db.execute(REMOVE, (n,))
+        held[most] -= size
+        excess -= size

@@ -1,9 +1,15 @@
+import msgspec
 from litestar import Litestar, get, post
+from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
 from oncebox import OnceboxPlugin, Transaction
 
 inbox = OnceboxPlugin("litestar.toml")  # everything below /inbox
+
+
+class NewOrder(msgspec.Struct):
+    sku: str
 
 
 def place(db: Transaction, sku: str) -> int:
@@ -12,19 +18,23 @@ def place(db: Transaction, sku: str) -> int:
     return int(number)
 
 
-def state(db: Transaction, number: int) -> dict[str, bool]:
-    [(paid, mailed)] = db.execute("select paid, mailed from orders where number = ?", (number,))
-    return {"paid": bool(paid), "mailed": bool(mailed)}
+def state(db: Transaction, number: int) -> dict[str, bool] | None:
+    for paid, mailed in db.execute("select paid, mailed from orders where number = ?", (number,)):
+        return {"paid": bool(paid), "mailed": bool(mailed)}
+    return None
 
 
 @post("/orders")
-async def create(data: dict[str, str]) -> dict[str, int]:
-    return {"order": await inbox.transaction(place, data["sku"])}
+async def create(data: NewOrder) -> dict[str, int]:
+    return {"order": await inbox.transaction(place, data.sku)}
 
 
 @get("/orders/{number:int}")
 async def show(number: FromPath[int]) -> dict[str, bool]:
-    return await inbox.transaction(state, number)
+    found = await inbox.transaction(state, number)
+    if found is None:
+        raise NotFoundException(f"there is no order {number}")
+    return found
 
 
 app = Litestar([create, show], plugins=[inbox])
