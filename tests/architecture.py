@@ -43,7 +43,7 @@ OWNERS = {
     "click": ("cli", "cli.*"),
 }
 
-# Pure is every word but `secret`, which reads files, `clock`, which is one, and `body`, which waits for its end; all of
+# Pure is every word but `secret`, which reads files, `clock`, which is one, `body` and `deadline`, which wait; all of
 # accept but the modules that meet a request in the making; and what the drain and the operations decide by.
 ACTS_IN_ACCEPT = ("accept", "accept.body*", "accept.door*", "accept.inbox", "accept.ingress", "accept.refusal*")
 PURE = (
@@ -209,7 +209,7 @@ def pure(modules: Mapping[str, Module]) -> Iterator[str]:
 def _is_pure(module: Module) -> bool:
     if module.room == "accept":
         return not _matches(module.name, ACTS_IN_ACCEPT)
-    word = module.name != "" and module.room not in {*RANKS, "secret", "clock", "body"}
+    word = module.name != "" and module.room not in {*RANKS, "secret", "clock", "body", "deadline"}
     return word or _matches(module.name, PURE)
 
 

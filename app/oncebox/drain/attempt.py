@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 
+from oncebox.deadline import within
 from oncebox.drain.ledger import Ledger, report
 from oncebox.drain.target import Target
 from oncebox.drain.verdict import Verdict, of_error, of_timeout, settled
@@ -118,7 +119,7 @@ class Attempt:
             self._target_work(), name=f"{self.target.name}:{self.claimed.event.seq}"
         )
         try:
-            in_time, _ = await asyncio.wait({task}, timeout=self.target.timeout)
+            in_time = await within(task, self.target.timeout)
             if not in_time:
                 await self._overrun(task)
         except asyncio.CancelledError:

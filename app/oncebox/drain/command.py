@@ -10,8 +10,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+from oncebox.deadline import within
 from oncebox.drain.retry import RetryPolicy
 from oncebox.drain.verdict import OK, Verdict, bounded, of_timeout
 from oncebox.drain.webhook import shown
@@ -89,7 +89,7 @@ class CommandTarget:
         late = False
         try:
             await asyncio.shield(talking)
-            late = not await _within(run.exited, self.timeout)
+            late = not await within(run.exited, self.timeout)
             if late:
                 await run.end(self._mercy)
         except asyncio.CancelledError:
@@ -101,7 +101,7 @@ class CommandTarget:
         if late:
             return of_timeout(self.timeout)
         with suppress(asyncio.CancelledError):  # the exit says how it went, whatever it said last
-            await _within(run.silent, LAST_WORDS)
+            await within(run.silent, LAST_WORDS)
         return of_exit(await run.exited, bytes(run.tail))
 
 
@@ -147,10 +147,10 @@ class Run(asyncio.Protocol):
         """End the whole process group: ask, wait a moment, then kill what is left of it."""
         try:
             self._signal(signal.SIGTERM)
-            await _within(self.exited, mercy)
+            await within(self.exited, mercy)
         finally:
             self._signal(signal.SIGKILL)
-        await _within(self.exited, LAST_MOMENT)
+        await within(self.exited, LAST_MOMENT)
 
     def close(self) -> None:
         """Neither talk nor listen any more."""
@@ -214,8 +214,3 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-async def _within(future: asyncio.Future[Any], seconds: float) -> bool:
-    done, _ = await asyncio.wait({future}, timeout=seconds)
-    return bool(done)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 
 import aiohttp
 from aiohttp.http import StreamWriter
 from yarl import URL
 
+from oncebox.deadline import Deadline
 from oncebox.drain.connections import Connections, Line, Lines, Wire
 from oncebox.drain.webhook import Head
 
@@ -99,7 +101,7 @@ class Exchange:
 
     async def _over(self, line: Line, until: float, head: bytes, body: bytes) -> Answer:
         wire = line.wire
-        late = self._loop.call_at(until, wire.set_exception, TimeoutError())
+        late = Deadline(self._loop, until, partial(wire.set_exception, TimeoutError()))
         try:
             wire.ask(len(head) + len(body))
             if len(body) <= AT_ONCE:

@@ -14,6 +14,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from oncebox.clock import wall_clock
+from oncebox.deadline import within
 from oncebox.errors import Overloaded, StoreError
 from oncebox.model import MICROSECONDS, Call, Performed
 from oncebox.perform.answer import OUTCOME_UNKNOWN, Answer, of_error, of_performed
@@ -198,7 +199,7 @@ class Performer:
 
     async def _in_time(self, task: asyncio.Task[Outcome], operation: Operation[..., object]) -> Outcome:
         try:
-            done, _ = await asyncio.wait({task}, timeout=operation.timeout)
+            done = await within(task, operation.timeout)
             if not done and operation.signature.kind != BLOCKING:
                 task.cancel()
                 await asyncio.wait({task}, timeout=LAST_MOMENT)
