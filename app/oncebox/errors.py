@@ -55,6 +55,12 @@ class NotReachable(OnceboxError):
     exit_code = 3
 
 
+class Misused(OnceboxError):
+    """What was asked for makes no sense as it was asked; nothing was done."""
+
+    exit_code = 2
+
+
 class Overloaded(StoreError):
     """The queue of accepts is full; the sender is told to come back. `retry_after` is in seconds."""
 
@@ -72,10 +78,12 @@ class IdConflict(StoreError):
 
 
 class Rejected(OnceboxError):
-    """A request is turned away. `slug` is the problem type's last part, `status` the HTTP status."""
+    """A request is turned away. `slug` is the problem type's last part, `status` the HTTP status. On the command line
+    400 is wrong usage."""
 
     def __init__(self, status: int, slug: str, detail: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(detail)
+        self.exit_code = Misused.exit_code if status == 400 else OnceboxError.exit_code
         self.status = status
         self.slug = slug
         self.detail = detail

@@ -148,7 +148,7 @@ def test_a_running_server_is_found_by_its_lock_and_answers_the_same(history: Pat
     assert run("show", "1", "--body").stdout_bytes == b"{}"
     assert parsed(run("stats", "--json"))["events"] == 3
     assert parsed(run("refused", "1"))["body"] == "x"
-    assert "did you mean" in run("events", "--state", "daed", code=1).stderr
+    assert "did you mean" in run("events", "--state", "daed", code=2).stderr
     assert "not known" in run("events", "--token", "wrong", code=1).stderr
     assert run("events", "--json", "--url", server).stdout == listed.stdout
 

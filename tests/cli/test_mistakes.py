@@ -110,7 +110,7 @@ class TestTexts:
         ],
     )
     def test_what_cannot_stand_in_a_request_is_a_sentence(self, run: Run, arguments: list[str], words: str) -> None:
-        assert words in run(*arguments, code=1).stderr
+        assert words in run(*arguments, code=2).stderr
 
     @pytest.mark.process
     def test_an_id_in_other_letters_is_sent_as_utf8(self, folder: Path, run: Run, server: str) -> None:

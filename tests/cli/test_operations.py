@@ -107,7 +107,7 @@ def test_calls_are_listed_and_filtered(history: Path, run: Run) -> None:
         (("list", "--caller", "acme", "--state", "done"), ["k1"]),
     ):
         assert list(states(parsed(run("operations", *query, "--json")))) == keys
-    assert 'did you mean "unknown"' in run("operations", "--state", "unknow", code=1).stderr
+    assert 'did you mean "unknown"' in run("operations", "--state", "unknow", code=2).stderr
 
 
 def test_a_long_list_says_where_it_goes_on(history: Path, run: Run) -> None:
@@ -170,7 +170,7 @@ def test_a_reply_that_cannot_be_kept_is_refused_and_decides_nothing(
     history: Path, run: Run, reply: str, said: str
 ) -> None:
     (history / "reply.json").write_text(reply)
-    assert said in run("operations", "resolve", "acme", "k2", "--as", "done", "--reply", "reply.json", code=1).stderr
+    assert said in run("operations", "resolve", "acme", "k2", "--as", "done", "--reply", "reply.json", code=2).stderr
     assert parsed(run("operations", "show", "acme", "k2", "--json"))["state"] == "unknown"
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from oncebox.address import is_url
 from oncebox.cli.show import clean
-from oncebox.errors import NotReachable, OnceboxError
+from oncebox.errors import Misused, NotReachable, OnceboxError
 
 TIMEOUT = 30.0
 
@@ -31,7 +31,7 @@ class Client:
     def __init__(self, url: str, token: str | None = None) -> None:
         whole = url.strip() if "//" in url else f"http://{url.strip()}"
         if not is_url(whole):
-            raise OnceboxError(f"{clean(url)}: is not the URL of a server, such as http://127.0.0.1:8640")
+            raise Misused(f"{clean(url)}: is not the URL of a server, such as http://127.0.0.1:8640")
         parts = urlsplit(whole)
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._secure = parts.scheme == "https"
@@ -46,7 +46,7 @@ class Client:
             response = connection.getresponse()
             return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
         except (ValueError, http.client.InvalidURL) as error:
-            raise OnceboxError(f"this cannot be sent to {self.url}: {clean(str(error))}") from None
+            raise Misused(f"this cannot be sent to {self.url}: {clean(str(error))}") from None
         except (OSError, http.client.HTTPException) as error:
             raise NotReachable(
                 f"no server answers at {self.url} ({_why(error)}); start one with `oncebox serve`, or name it by --url"
@@ -73,7 +73,7 @@ class Client:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         answer = self.request("GET", f"{path}?{asked}" if asked else path, headers=headers)
         if answer.status >= 400:
-            raise OnceboxError(self._problem(answer))
+            raise self._problem(answer)
         return answer
 
     def post(self, path: str, value: object) -> dict[str, Any]:
@@ -88,17 +88,17 @@ class Client:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         answer = self.request(method, path, body, {"Content-Type": "application/json", **headers})
         if answer.status >= 400:
-            raise OnceboxError(self._problem(answer))
+            raise self._problem(answer)
         return self._object(path, answer)
 
-    def _problem(self, answer: Answer) -> str:
+    def _problem(self, answer: Answer) -> OnceboxError:
         try:
             detail = json.loads(answer.body)["detail"]
         except (ValueError, KeyError, TypeError):
             detail = f"the server at {self.url} answered {answer.status}"
         if answer.status in (401, 403):
-            return f"{self.url}: {detail} (--token or $ONCEBOX_TOKEN)"
-        return str(detail)
+            return OnceboxError(f"{self.url}: {detail} (--token or $ONCEBOX_TOKEN)")
+        return Misused(str(detail)) if answer.status == 400 else OnceboxError(str(detail))
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._secure:

@@ -136,18 +136,18 @@ def resolve(asked: Asked, caller: str, key: str, as_: str, reply: IO[bytes] | No
 def read_reply(text: bytes) -> Json:
     """The reply in a file as it is sent on: a body that is JSON keeps its digits as they are written.
 
-    Raises OnceboxError.
+    Raises Misused.
     """
     import msgspec
 
-    from oncebox.errors import OnceboxError
+    from oncebox.errors import Misused
     from oncebox.operate.operations import GivenReply
 
     try:
         given = msgspec.json.decode(text, type=GivenReply)
     except msgspec.DecodeError as error:
         example = json.dumps({"status": 201, "headers": {}, "body": {"id": 7}})
-        raise OnceboxError(f"--reply: {error}; write such as {example}") from None
+        raise Misused(f"--reply: {error}; write such as {example}") from None
     body, headers = bytes(given.body).decode(), dict(given.headers)
     if given.body_base64 is not None:
         more = {"body_base64": given.body_base64} | ({"body": body} if body else {})
