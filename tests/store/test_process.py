@@ -331,6 +331,18 @@ async def test_a_death_of_other_targets_is_nobodys_fault(open_any: Open) -> None
             assert len(await store.claim("handler", 1, NOW)) == 1
 
 
+async def test_a_suspect_of_what_is_no_handler_any_more_is_like_any_other(open_any: Open) -> None:
+    async with open_any() as store:
+        await with_payments(store, 2)
+        await store.claim("handler", 2, NOW)
+    async with open_any() as store:
+        assert await store.recover(["handler"], NOW) == 2
+        assert await store.claim("handler", 2, NOW) == []
+    async with open_any() as store:
+        assert await store.recover(["other"], NOW) == 0
+        assert len(await store.claim("handler", 2, NOW)) == 2
+
+
 async def test_after_a_death_alone_a_suspect_rests_before_it_is_tried_again(open_any: Open) -> None:
     async with open_any() as store:
         await with_payments(store, 1)

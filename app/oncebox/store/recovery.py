@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+import msgspec
+
 from oncebox.store.books import Books
 from oncebox.store.settles import end
 from oncebox.store.statement import own
@@ -33,6 +35,11 @@ ACQUIT = own(
     "update deliveries set suspect = 1, acquitted = acquitted + 1 "
     "where suspect > 0 and suspect > 1 and state = 'pending' and acquitted < ?"
 )
+# Only handlers' suspects run alone: at a target that is something else by now they would wait for ever.
+CLEAR = own(
+    "update deliveries set suspect = 0 where suspect > 0 and state = 'pending' "
+    "and target not in (select value from json_each(?))"
+)
 POISON = (
     "poison: the process died {deaths} times while this attempt was running, {alone} of them with nothing beside it"
 )
@@ -52,12 +59,14 @@ def recover(
     the delivery runs alone next time. Only deaths while alone count, and after one of those it rests before it is tried
     again, so that a series of restarts does not convict it. A death meanwhile that came while no suspect was alone is
     not theirs: somebody else ends this process, and their deaths are counted from the start again. Not for ever: where
-    ever new events bring the process down, the earlier ones would never be convicted.
+    ever new events bring the process down, the earlier ones would never be convicted. Whoever was suspected at a target
+    that is no handler any more is like any other.
     """
     suspects = 0
     left = db.execute(LEFT, (boot,)).fetchall()
     if left and not any(row[6] for row in left):
         db.execute(ACQUIT, (ACQUITTALS,))
+    db.execute(CLEAR, (msgspec.json.encode(list(python_targets)).decode(),))
     for row in left:
         seq, target, source, run, attempts, suspect, alone, started_at = row
         why = RAN if target in python_targets else CLAIMED
