@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from oncebox.drain import outcomes
 from oncebox.drain.breaker import IN_A_ROW
 from oncebox.drain.outage import Outage
 from oncebox.drain.retry import RetryPolicy
-from oncebox.drain.verdict import Verdict
+from oncebox.drain.verdict import OK, Verdict
+from oncebox.model import Claimed
 
 pytestmark = pytest.mark.anyio
 PROBED = RetryPolicy(attempts=12, base=0.001, factor=1.5, ceiling=0.002)
@@ -243,6 +245,78 @@ async def test_who_could_not_be_reached_is_tried_at_once_after_a_restart(tmp_pat
         await receiver.start()
         async with delivering(tmp_path / "a.db", make) as inbox:
             await inbox.until(lambda: receiver.acknowledged == Counter(names(2)), 5)
+    finally:
+        await receiver.stop()
+
+
+class Told:
+    """A target that ends each delivery as it is told, and when."""
+
+    name, concurrency, timeout, rate = "hook", 4, 60.0, None
+    in_process, stoppable, keeps_time = False, True, True
+    retry = RetryPolicy(base=0.1, factor=100)
+
+    def __init__(self) -> None:
+        self.begun: list[asyncio.Future[Verdict]] = []
+
+    async def deliver(self, _claimed: Claimed) -> Verdict:
+        self.begun.append(asyncio.get_running_loop().create_future())
+        return await self.begun[-1]
+
+
+async def test_who_fails_again_while_hurried_up_is_hurried_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreachable = Verdict(outcome="unreachable", down=True)
+    told, hurrying, failed = Told(), asyncio.Event(), asyncio.Event()
+
+    async def slowly(target: str, seqs: Sequence[int]) -> None:
+        await hasten(target, seqs)
+        if seqs:
+            hurrying.set()
+            await failed.wait()
+
+    async with delivering(tmp_path / "a.db", lambda _client: [told]) as inbox:
+        hasten = inbox.store.hasten
+        monkeypatch.setattr(inbox.store, "hasten", slowly)
+        await inbox.receive("first")
+        await inbox.until(lambda: len(told.begun) == 1)
+        told.begun[0].set_result(unreachable)
+        await inbox.until(lambda: len(told.begun) == 2)  # by its own time
+        await inbox.receive("second")
+        await inbox.until(lambda: len(told.begun) == 3)
+        told.begun[2].set_result(OK)
+        await hurrying.wait()
+        told.begun[1].set_result(unreachable)
+        await until_probed(inbox, 2)
+        failed.set()
+        await inbox.until(lambda: len(told.begun) == 4, 5)
+        told.begun[3].set_result(OK)
+        await inbox.idle()
+
+
+async def test_a_file_that_refuses_the_hurrying_up_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[int] = []
+
+    async def refuse_once(target: str, seqs: Sequence[int]) -> None:
+        if seqs and not refused:
+            refused.extend(seqs)
+            raise OSError
+        await hasten(target, seqs)
+
+    receiver = Receiver()
+    try:
+        async with delivering(tmp_path / "a.db", posting(receiver.url, retry=RetryPolicy(base=60.0))) as inbox:
+            hasten = inbox.store.hasten
+            monkeypatch.setattr(inbox.store, "hasten", refuse_once)
+            await inbox.receive("first")
+            await until_probed(inbox, 1)
+            await receiver.start()
+            await inbox.receive("second")
+            await inbox.until(lambda: len(receiver.acknowledged) == 2, 5)
+            assert refused == [1]
     finally:
         await receiver.stop()
 

@@ -140,8 +140,12 @@ class Lane:
         if not self.outage.over:
             return
         returning = self.outage.returning(self._outcomes.unwritten)
-        await self._shared.store.hasten(self.target.name, returning)
-        self.outage.hurried(returning)
+        self.outage.hurried(returning)  # first, since what fails again meanwhile is to be hurried up again
+        try:
+            await self._shared.store.hasten(self.target.name, returning)
+        except Exception:
+            self.outage.recall(returning)
+            raise
         self._claiming.backlog = Backlog(since=self._shared.now())
 
     async def _fill(self) -> tuple[int, int, Room | None]:

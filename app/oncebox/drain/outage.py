@@ -33,7 +33,8 @@ class Outage:
         self._through = 0
 
     def recall(self, seqs: Collection[int]) -> None:
-        """These could not be reached when the process ended: the target may have come back meanwhile."""
+        """These are to be hurried up: they could not be reached when the process ended, and the target may have come
+        back meanwhile; or their hurrying has failed."""
         self._returning.update(seqs)
         self.over = bool(self._returning)
 
@@ -58,7 +59,7 @@ class Outage:
         return sorted(self._returning.difference(unwritten))
 
     def hurried(self, seqs: Collection[int]) -> None:
-        """These are due again. It is over until that can be said of all."""
+        """These become due again. It is over until that can be said of all."""
         self._returning.difference_update(seqs)
         self.over = bool(self._returning)
 
