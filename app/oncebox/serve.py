@@ -148,6 +148,9 @@ def _obey_signals(server: Server, grace: float, stopping: Callable[[], None]) ->
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+        # A byte tells the loop. The handler that uvloop puts here tells it, too: a signal close behind another, twice.
+        signal.signal(number, lambda *_: None)
+        signal.siginterrupt(number, False)
 
 
 def _give_up() -> None:

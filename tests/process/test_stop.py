@@ -76,6 +76,18 @@ def test_a_second_signal_ends_at_once(serve: Serve) -> None:
     assert server.rows("pragma integrity_check") == [("ok",)]
 
 
+def test_a_stop_close_behind_another_signal_is_one_stop(serve: Serve) -> None:
+    server = serve(handlers=waiting(0.3))
+    stops = "lambda *_: os.kill(os.getpid(), signal.SIGTERM)"
+    server.code = f"import os, signal; signal.signal(signal.SIGUSR1, {stops}); {server.code}"
+    server.start()
+    server.post("slow")
+    until((server.folder / "begun.txt").exists, 5)
+    server.signal(signal.SIGUSR1)
+    assert server.wait(5) == 0, server.log()
+    assert server.states() == {"done": 1}
+
+
 @pytest.mark.parametrize("type", ["deaf", "blocking"])
 def test_a_handler_that_ignores_the_stop_is_left_behind(serve: Serve, type: str) -> None:
     server = serve(handlers=STUBBORN, server='grace = "1s"').start()
