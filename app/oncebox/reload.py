@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -22,24 +23,28 @@ log = logging.getLogger("oncebox.server")
 
 @asynccontextmanager
 async def reloading(parts: Parts, load: Callable[[], Config]) -> AsyncIterator[None]:
-    """Reload at each SIGHUP for as long as the block lasts."""
+    """Reload after each SIGHUP for as long as the block lasts."""
     failure: Exception | None = None
-    with anyio.open_signal_receiver(signal.SIGHUP) as hangups:
-        async with anyio.create_task_group() as group:
-            group.start_soon(_obey, hangups, parts, load)
-            try:
-                yield
-            except Exception as error:  # noqa: BLE001  # raised below, as itself and not in a group of one
-                failure = error
-            group.cancel_scope.cancel()
+    hung_up = asyncio.Event()
+    # Never taken back: between that and what follows here the signal would end the process.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)
+    async with anyio.create_task_group() as group:
+        group.start_soon(_obey, hung_up, parts, load)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # raised below, as itself and not in a group of one
+            failure = error
+        group.cancel_scope.cancel()
     # What follows is the end, which no reload may cut short.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if failure is not None:
         raise failure
 
 
-async def _obey(hangups: AsyncIterator[signal.Signals], parts: Parts, load: Callable[[], Config]) -> None:
-    async for _ in hangups:
+async def _obey(hung_up: asyncio.Event, parts: Parts, load: Callable[[], Config]) -> None:
+    while True:
+        await hung_up.wait()
+        hung_up.clear()
         await reload(parts, load)
 
 

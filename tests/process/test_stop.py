@@ -88,6 +88,14 @@ def test_a_stop_close_behind_another_signal_is_one_stop(serve: Serve) -> None:
     assert server.states() == {"done": 1}
 
 
+def test_a_reload_that_comes_as_the_last_one_has_been_obeyed_does_not_cut_a_stop_short(serve: Serve) -> None:
+    server = serve()
+    ignored = "lambda *how: (os.kill(os.getpid(), signal.SIGHUP), signal.signal(*how))"
+    shim = f"types.SimpleNamespace(**{{**vars(signal), 'signal': {ignored}}})"
+    server.code = f"import os, signal, types; from oncebox import reload; reload.signal = {shim}; {server.code}"
+    clean_stop(server.start())
+
+
 @pytest.mark.parametrize("type", ["deaf", "blocking"])
 def test_a_handler_that_ignores_the_stop_is_left_behind(serve: Serve, type: str) -> None:
     server = serve(handlers=STUBBORN, server='grace = "1s"').start()
