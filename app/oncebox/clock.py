@@ -1,4 +1,4 @@
-"""Clock: the wall clock in unix microseconds, small steps back smoothed."""
+"""Clock: the wall clock in unix microseconds, small steps back smoothed, larger ones noticed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 SMOOTHED = 1_000_000
+NOTICED = 2_000_000
 
 
 def wall_clock() -> int:
@@ -27,3 +28,20 @@ class Clock:
             return self._last
         self._last = now
         return now
+
+
+class Setbacks:
+    """By how much the wall clock has been set back, against the one that only goes on."""
+
+    def __init__(
+        self, wall: Callable[[], int], steady: Callable[[], int] = lambda: time.monotonic_ns() // 1000
+    ) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._ahead = wall() - steady()
+
+    def since_last(self) -> int:
+        """Since it was asked before, in microseconds; 0 for less than NOTICED."""
+        before, self._ahead = self._ahead, self._wall() - self._steady()
+        back = before - self._ahead
+        return back if back >= NOTICED else 0

@@ -30,6 +30,7 @@ from oncebox.drain.http import open_client
 from oncebox.drain.load import Handlers
 from oncebox.drain.target import Target
 from oncebox.errors import StoreError
+from oncebox.model import MICROSECONDS
 from oncebox.operate.api import create_api
 from oncebox.operate.failure import EXCEPTION_HANDLERS
 from oncebox.operate.feeder import Feeder
@@ -48,6 +49,7 @@ from oncebox.route import Route
 from oncebox.store.faults import is_busy
 from oncebox.store.settles import pass_dead
 from oncebox.store.sqlite import SQLiteStore, open_store
+from oncebox.store.waits import bring_forward_from
 from oncebox.watch import Watch
 from oncebox.wiring import (
     all_routes,
@@ -141,6 +143,7 @@ async def opened(config: Config, wall: Callable[[], int] = wall_clock) -> AsyncI
             )
             await set_up(store, handlers, clock)
             await let_pass(store, skipped, clock)
+            await bring_waits_forward(store, clock)
         client = await stack.enter_async_context(open_client())
         targets = configured(config, client, clock, os.environ)
         inbox = Inbox(doors, store, clock)
@@ -157,7 +160,7 @@ async def running(config: Config, wall: Callable[[], int] = wall_clock) -> Async
         performer = Performer(found.operations, store, now=clock, keep=config.retention.replies)
         await performer.open()
         desk = Desk(performer, callers(config), limit=config.server.max_body)
-        watch = Watch(store, drain)
+        watch = Watch(store, drain, wall)
         parts = Parts(config, found.handlers, store, found.inbox, drain, watch, feeder, stream, desk, clock)
         await stack.enter_async_context(_at_work(parts))
         yield parts
@@ -168,6 +171,13 @@ async def let_pass(store: SQLiteStore, skipped: frozenset[str], clock: Clock) ->
     if skipped:
         await store.change(lambda db, books: pass_dead(db, skipped, clock(), books))
         store.writer.tell(set(skipped))
+
+
+async def bring_waits_forward(store: SQLiteStore, clock: Clock) -> None:
+    """If the clock is behind the events that came before, what waits does so no longer for that."""
+    back = await store.change(lambda db, _books: bring_forward_from(db, clock()))
+    if back:
+        log.warning("the clock is %.0f s behind the newest event; what waits was brought forward", back / MICROSECONDS)
 
 
 @contextmanager

@@ -270,8 +270,8 @@ async def test_who_fails_again_while_hurried_up_is_hurried_up_again(
     unreachable = Verdict(outcome="unreachable", down=True)
     told, hurrying, failed = Told(), asyncio.Event(), asyncio.Event()
 
-    async def slowly(target: str, seqs: Sequence[int]) -> None:
-        await hasten(target, seqs)
+    async def slowly(target: str, seqs: Sequence[int], now: int) -> None:
+        await hasten(target, seqs, now)
         if seqs:
             hurrying.set()
             await failed.wait()
@@ -300,11 +300,11 @@ async def test_a_file_that_refuses_the_hurrying_up_is_asked_again(
 ) -> None:
     refused: list[int] = []
 
-    async def refuse_once(target: str, seqs: Sequence[int]) -> None:
+    async def refuse_once(target: str, seqs: Sequence[int], now: int) -> None:
         if seqs and not refused:
             refused.extend(seqs)
             raise OSError
-        await hasten(target, seqs)
+        await hasten(target, seqs, now)
 
     receiver = Receiver()
     try:

@@ -142,7 +142,7 @@ class Lane:
         returning = self.outage.returning(self._outcomes.unwritten)
         self.outage.hurried(returning)  # first, since what fails again meanwhile is to be hurried up again
         try:
-            await self._shared.store.hasten(self.target.name, returning)
+            await self._shared.store.hasten(self.target.name, returning, self._shared.now())
         except Exception:
             self.outage.recall(returning)
             raise

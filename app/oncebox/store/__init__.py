@@ -181,7 +181,7 @@ class Store(Protocol):
         """Deliveries that wait for another try because their target could not be reached, up to so many."""
         ...
 
-    async def hasten(self, target: str, seqs: Sequence[int]) -> None:
+    async def hasten(self, target: str, seqs: Sequence[int], now: int) -> None:
         """The target is back: those of these deliveries that wait for another try are due as of their arrival."""
         ...
 

@@ -42,7 +42,7 @@ PUT_OFF = own(
     "where seq = ? and target = ? and run = ? and attempts = ? and state = 'running'"
 )
 HASTEN = (
-    "update deliveries set due = min(due, (select received_at from events e where e.seq = deliveries.seq)) "
+    "update deliveries set due = min(due, ?, (select received_at from events e where e.seq = deliveries.seq)) "
     "where state = 'pending' and target = ? and seq in"
 )
 UNREACHED = own(
@@ -217,11 +217,12 @@ def unreached(db: sqlite3.Connection, target: str, now: int, most: int) -> list[
     return found
 
 
-def hasten(db: sqlite3.Connection, target: str, seqs: Sequence[int]) -> None:
-    """Deliveries that wait for another try are due as of their arrival, so that the oldest goes out first."""
+def hasten(db: sqlite3.Connection, target: str, seqs: Sequence[int], now: int) -> None:
+    """Deliveries that wait for another try are due as of their arrival, so that the oldest goes out first; in any case
+    now: the clock may have been set back since."""
     for some in (seqs[start : start + 500] for start in range(0, len(seqs), 500)):
         some = filled(some)  # noqa: PLW2901  # few statements
-        db.execute(members(HASTEN, len(some)), [target, *some])
+        db.execute(members(HASTEN, len(some)), [now, target, *some])
 
 
 def give_back(db: sqlite3.Connection, taken: Iterable[Claimed], now: int, books: Books) -> None:

@@ -149,9 +149,9 @@ class SQLiteStore:
         """Deliveries that wait for another try because their target could not be reached, up to so many."""
         return await self.read(lambda db: unreached(db, target, now, most))
 
-    async def hasten(self, target: str, seqs: Sequence[int]) -> None:
+    async def hasten(self, target: str, seqs: Sequence[int], now: int) -> None:
         """The target is back: those of these deliveries that wait for another try are due as of their arrival."""
-        await self.writer.submit(lambda db: hasten(db, target, seqs))
+        await self.writer.submit(lambda db: hasten(db, target, seqs, now))
 
     async def claim_suspect(self, targets: Sequence[str], now: int) -> Claimed | None:
         """Mark the oldest due delivery that was running when the process died; it must be run alone."""
