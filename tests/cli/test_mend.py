@@ -169,6 +169,14 @@ def test_with_a_server_it_happens_at_once(history: Path, run: Run, server: str) 
     assert "demo" in run("sources").stdout
 
 
+def test_a_rerun_that_has_ended_says_how_many_it_left_alone(history: Path, run: Run, server: str) -> None:
+    assert run("targets", "pause", "later").exit_code == 0
+    assert run("rerun", "4", "--to", "later").exit_code == 0
+    told = run("rerun", "4", "--to", "later", "--rate", "1000", "--wait").stdout
+    assert told.startswith("rerun 2 done: 0 done, 0 dead of ")
+    assert told.endswith("; 1 skipped\n")
+
+
 def test_a_server_that_nobody_runs_cannot_be_followed(history: Path, run: Run) -> None:
     assert "nothing runs that could be followed" in run("tail", code=3).stderr
 

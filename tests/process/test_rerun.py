@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from oncebox.model import Planned
 from oncebox.store.sqlite import open_store
-from process.rig import TOKEN, Client, Server, clean_stop, percentile, until
+from process.rig import CODE, TOKEN, Client, Fresh, Server, clean_stop, environment, percentile, until
 from process.servers import Serve
 from process.shop import hook, opened
 from store.conftest import arrival
@@ -155,3 +157,51 @@ def test_a_sender_that_repeats_a_dead_event_revives_it_unless_its_source_keeps_i
         server.until_quiet(10)
         assert server.states() == states
         clean_stop(server)
+
+
+def test_who_waits_for_a_rerun_waits_through_a_restart(tmp_path: Path) -> None:
+    server = Fresh(tmp_path / "a", handlers=HANDLERS)
+    anyio.run(write_events, server.database, 100)
+    try:
+        server.start()
+        server.until_quiet(10)
+        with waiting(server, "rerun", "--all", "--rate", "60", "--wait") as command:
+            until(lambda: bool(server.rows("select 1 from reruns where queued > 0")), 10)
+            server.stop()
+            assert command.stderr is not None
+            assert "rerun 1 goes on when it is back" in command.stderr.readline()
+            server.start()
+            assert command.communicate(timeout=20) == ("rerun 1 done: 100 done, 0 dead of 100\n", "")
+            assert command.returncode == 0
+    finally:
+        server.end()
+
+
+def test_who_stops_to_wait_for_a_rerun_is_told_its_number(tmp_path: Path) -> None:
+    server = Fresh(tmp_path / "a", handlers=HANDLERS)
+    anyio.run(write_events, server.database, 10)
+    try:
+        server.start()
+        server.until_quiet(10)
+        with waiting(server, "rerun", "--all", "--rate", "0.1", "--wait") as command:
+            until(lambda: bool(server.rows("select 1 from reruns where queued > 0")), 10)
+            time.sleep(0.5)
+            command.send_signal(signal.SIGINT)
+            assert command.communicate(timeout=10)[1].startswith(
+                "rerun 1 goes on; to end it: oncebox reruns cancel 1\n"
+            )
+            assert command.returncode == 130
+    finally:
+        server.end()
+
+
+def waiting(server: Fresh, *args: str) -> subprocess.Popen[str]:
+    """A command of its own beside the server."""
+    return subprocess.Popen(
+        [sys.executable, "-c", CODE, *args],
+        cwd=server.folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

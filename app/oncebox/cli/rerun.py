@@ -47,7 +47,7 @@ def rerun(asked: Asked, seqs: tuple[int, ...], *, dry_run: bool, wait: bool | No
         found = desk.rerun_many({**order, "dry_run": dry_run})
     follows = not dry_run and desk.live and (sys.stdout.isatty() and not asked.as_json if wait is None else wait)
     if follows:
-        found = _follow(desk, found["id"], shown=not asked.as_json)
+        found = _follow(asked, desk, found["id"])
     if asked.as_json:
         print_json(found)
     elif dry_run:
@@ -90,13 +90,21 @@ def _told(found: Json, *, live: bool) -> str:
     if found["state"] == "running":
         when = f"see: oncebox reruns show {found['id']}" if live else "it begins when `oncebox serve` starts"
         return f"rerun {found['id']}: {found['matched']} deliveries to process again; {when}"
-    return f"rerun {found['id']} {found['state']}: {found['done']} done, {found['dead']} dead of {found['matched']}"
+    more = f"; {found['skipped']} skipped" if found.get("skipped") else ""
+    return (
+        f"rerun {found['id']} {found['state']}: {found['done']} done, {found['dead']} dead of {found['matched']}{more}"
+    )
 
 
-def _follow(desk: Any, id: int, *, shown: bool) -> Json:
+def _follow(asked: Asked, desk: Any, id: int) -> Json:
     """Look until it has ended; leaving by Ctrl-C leaves it running."""
-    if not (shown and sys.stdout.isatty()):
-        return _until_ended(desk, id, lambda _found: None)
+    goes_on = f"rerun {id} goes on; to end it: oncebox reruns cancel {id}"
+    if asked.as_json or not sys.stdout.isatty():
+        try:
+            return _until_ended(asked, desk, id, lambda _found: None)
+        except KeyboardInterrupt:
+            click.echo(goes_on, err=True)
+            raise
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
@@ -114,19 +122,34 @@ def _follow(desk: Any, id: int, *, shown: bool) -> Json:
             progress.update(bar, total=max(found["matched"], ended), completed=ended, dead=found["dead"])
 
         try:
-            return _until_ended(desk, id, show)
+            return _until_ended(asked, desk, id, show)
         except KeyboardInterrupt:
             progress.stop()
-            click.echo(f"rerun {id} goes on; to end it: oncebox reruns cancel {id}")
+            click.echo(goes_on)
             sys.exit(0)
 
 
-def _until_ended(desk: Any, id: int, show: Any) -> Json:
+def _until_ended(asked: Asked, desk: Any, id: int, show: Any) -> Json:
+    """Look again and again, through restarts of the server, as the rerun itself goes on through them."""
+    from oncebox.cli.desk import ServerDesk
+    from oncebox.cli.inbox import client_for
+    from oncebox.errors import NotReachable
+
+    away = False
     while True:
-        found: Json = desk.rerun(id)
-        show(found)
-        if found["state"] != "running":
-            return found
+        try:
+            client = client_for(asked) if away else None
+            desk = desk if client is None else ServerDesk(client)
+            found: Json = desk.rerun(id)
+        except NotReachable as error:
+            if not away:
+                click.echo(f"oncebox: {error}; rerun {id} goes on when it is back", err=True)
+            away = True
+        else:
+            away = False
+            show(found)
+            if found["state"] != "running":
+                return found
         time.sleep(LOOK_EVERY)
 
 
@@ -171,7 +194,7 @@ def show(asked: Asked, number: int, *, wait: bool | None) -> None:
         and desk.live
         and (sys.stdout.isatty() and not asked.as_json if wait is None else wait)
     ):
-        found = _follow(desk, number, shown=not asked.as_json)
+        found = _follow(asked, desk, number)
     if asked.as_json:
         print_json(found)
         return
