@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import select
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -111,7 +115,7 @@ def tail(asked: Asked, source: str | None, type_: str | None, count: int, every:
     try:
         _print(follower.begin(given, count), as_json=asked.as_json)
         while True:
-            time.sleep(every)
+            _rest(every)
             try:
                 if away:
                     follower.look_at(*_reach(asked))
@@ -123,6 +127,19 @@ def tail(asked: Asked, source: str | None, type_: str | None, count: int, every:
                 away = True
     except KeyboardInterrupt:
         return
+
+
+def _rest(seconds: float) -> None:
+    """Wait. Raises BrokenPipeError when whoever read what is printed has gone: without news nothing would tell."""
+    try:
+        printed = sys.stdout.fileno()
+    except (OSError, ValueError):
+        time.sleep(seconds)
+        return
+    gone = select.poll()
+    gone.register(printed, 0)
+    if gone.poll(seconds * 1000):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _reach(asked: Asked) -> tuple[Events, Find]:
