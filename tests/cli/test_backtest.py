@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -14,7 +17,7 @@ import anyio
 import pytest
 
 from cli.conftest import Run, outside, parsed
-from oncebox.cli.backtest import backtest
+from oncebox.cli.backtest import backtest, interrupted_by
 from oncebox.model import Planned
 from oncebox.store.sqlite import open_store
 from operate.conftest import NOW, SECOND, arrival, ended
@@ -173,3 +176,20 @@ def test_no_file_means_nothing_to_test(folder: Path, run: Run) -> None:
 def test_the_help_says_what_is_not_run() -> None:
     assert backtest.help is not None
     assert "URLs and commands are not run" in " ".join(backtest.help.split())
+
+
+def test_what_runs_when_the_process_is_ended_is_cancelled_as_by_ctrl_c() -> None:
+    """An exception from a signal's handler may come anywhere in the event loop, which ends in a page of traceback."""
+    seen: list[str] = []
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await anyio.sleep(10)
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            raise
+
+    with pytest.raises(KeyboardInterrupt), interrupted_by(signal.SIGTERM):
+        anyio.run(work)
+    assert seen == [asyncio.CancelledError.__name__]

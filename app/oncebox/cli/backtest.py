@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -40,7 +41,7 @@ def backtest(config: Path | None, tables: str, *, as_json: bool, **given: Any) -
     began = time.monotonic()
     named = list(dict.fromkeys(name for name in tables.split(",") if name))
     # What handlers print is no part of the answer.
-    with _interrupted_by(signal.SIGTERM, signal.SIGHUP), redirect_stdout(sys.stderr if as_json else sys.stdout):
+    with interrupted_by(signal.SIGTERM, signal.SIGHUP), redirect_stdout(sys.stderr if as_json else sys.stdout):
         found, left_out = _run(config, named, given, shown=not as_json)
     seconds = time.monotonic() - began
     if as_json:
@@ -51,9 +52,15 @@ def backtest(config: Path | None, tables: str, *, as_json: bool, **given: Any) -
 
 
 @contextmanager
-def _interrupted_by(*signals: signal.Signals) -> Iterator[None]:
+def interrupted_by(*signals: signal.Signals) -> Iterator[None]:
     """Whatever ends the run, the scratch file with its copies of events goes with it."""
-    before = [signal.signal(number, signal.default_int_handler) for number in signals]
+
+    def as_by_ctrl_c(number: int, frame: FrameType | None) -> None:
+        # While the event loop runs, its own answer to Ctrl-C is in place, which unwinds without a traceback.
+        usual = signal.getsignal(signal.SIGINT)
+        (usual if callable(usual) else signal.default_int_handler)(number, frame)
+
+    before = [signal.signal(number, as_by_ctrl_c) for number in signals]
     try:
         yield
     finally:
