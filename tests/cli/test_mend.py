@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import urllib.request
@@ -19,9 +20,11 @@ from oncebox.cli.dead import group_by_error, list_dead
 from oncebox.cli.tail import PAGE, Follower, told
 from oncebox.cli.targets import why
 from oncebox.model import Planned
+from oncebox.operate.rerunning import MOST_SEQS
 from oncebox.store.sqlite import open_store
 from operate.conftest import NOW, SECOND, arrival, ended
 
+ROOT = Path(__file__).parents[2]
 HANDLERS = """
 from oncebox import Dead, on
 
@@ -70,9 +73,25 @@ def test_what_is_dead_is_grouped_by_error_whatever_its_numbers(history: Path, ru
         (1, "ship", "timeout", [3]),
     ]
     assert run("dead").stdout.splitlines()[1].split()[:2] == ["2", "ship"]
-    assert run("dead", "--error", "stock", "--seqs").stdout.split() == ["1", "2"]
+    assert run("dead", "--error", "stock", "--seqs").stdout == "1\n2\n"
+    assert run("dead", "--error", "nothing like it", "--seqs").stdout == ""
     assert [one["seq"] for one in parsed(run("dead", "--error", "timeout", "--json"))["dead"]] == [3]
     assert parsed(run("dead", "--target", "other", "--json"))["groups"] == []
+
+
+@pytest.mark.parametrize("place", ["README.md", "help"])
+def test_the_way_to_run_one_group_again_keeps_to_its_target_and_to_what_an_order_takes(place: str, run: Run) -> None:
+    text = run("dead", "--help").stdout if place == "help" else (ROOT / place).read_text()
+    told = " ".join(text.split())
+    way = re.search(r"oncebox dead --target (\w+)[^`]*?xargs -rn (\d+) oncebox rerun --state dead --to (\w+)", told)
+    assert way is not None
+    assert way[1] == way[3]
+    assert int(way[2]) == MOST_SEQS
+
+
+def test_what_is_dead_elsewhere_stays_so_when_one_target_is_named(history: Path, run: Run) -> None:
+    assert parsed(run("rerun", "1", "2", "--state", "dead", "--to", "ship", "--dry-run", "--json")) == {"matched": 2}
+    assert parsed(run("rerun", "1", "2", "--state", "dead", "--to", "later", "--dry-run", "--json")) == {"matched": 0}
 
 
 def test_grouping_takes_any_error() -> None:

@@ -37,8 +37,8 @@ def dead(
 ) -> None:
     """Show what is dead, grouped by error; with --error, event by event.
 
-    Once the fault is mended: `oncebox rerun --state dead`, or of one group only:
-    `oncebox dead --error TEXT --seqs | xargs -r oncebox rerun --state dead`.
+    Once the fault is mended: `oncebox rerun --state dead`, or of one group only: `oncebox dead --target NAME
+    --error TEXT --seqs | xargs -rn 10000 oncebox rerun --state dead --to NAME`.
     """
     from oncebox.cli.inbox import open_inbox
     from oncebox.cli.show import brief, print_json, print_table, stamp
@@ -48,7 +48,7 @@ def dead(
     found = list_dead(events, target, error)
     if seqs:
         numbers = sorted({one["seq"] for one in found})
-        print_json(numbers) if asked.as_json else click.echo("\n".join(map(str, numbers)))
+        print_json(numbers) if asked.as_json else click.echo("".join(f"{number}\n" for number in numbers), nl=False)
     elif error is not None:
         if asked.as_json:
             print_json({"dead": found, "next": page["next"]})
