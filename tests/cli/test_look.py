@@ -206,6 +206,30 @@ def test_a_story_tells_of_an_earlier_run_that_went_well_and_of_an_error_in_one_l
     )
 
 
+@pytest.mark.parametrize(
+    ("run_", "told"),
+    [
+        (2, "An earlier run was answered well on 2026-12-02 01:02:03 UTC."),
+        (3, "2 earlier runs ended well, the last on 2026-12-02 01:02:03 UTC."),
+    ],
+)
+def test_a_story_says_how_often_a_target_got_what_went_well_more_than_once(run_: int, told: str) -> None:
+    """Under the number that `show` has, too: "rerun 1" is an order, and a sender's repeat revives without any."""
+    at = "2026-12-02T01:02:03.000004Z"
+    well = {"number": 1, "started_at": at, "duration_ms": 1.0, "outcome": "ok", "detail": None}
+    event = {
+        "seq": 1, "source": "a", "id": "b", "type": None, "received_at": at, "size": 2,
+        "parent": None, "replays": 0, "conflicts": 0, "body": "kept", "verified": "hmac",
+        "deliveries": [
+            {"target": "shop", "state": "done", "run": run_, "attempts": 1, "error": None, "processed_at": at,
+             "history": [{**well, "run": run} for run in range(1, run_ + 1)]},
+        ],
+    }  # fmt: skip
+    assert tell(event, {"shop": "url"})[2] == (
+        f"shop was answered well on 2026-12-02 01:02:03 UTC, on attempt 1 of run {run_} in 1.0 ms. {told}"
+    )
+
+
 def test_an_error_in_one_line_is_no_longer_than_one_reads() -> None:
     assert brief("answered 500 No\n\n<html>\n  gone") == "answered 500 No: <html> gone"
     assert brief("") == ""

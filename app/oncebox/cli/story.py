@@ -65,9 +65,12 @@ _DONE = {"transactional": "committed with its effect", "url": "was answered well
 
 def _delivery(one: Json, kind: str) -> str:
     earlier = [tried for tried in one.get("history", []) if tried["outcome"] == "ok" and tried["run"] < one["run"]]
-    if one["state"] == "done" or not earlier:
+    if not earlier:
         return _now(one, kind)
-    return f"{_now(one, kind)} An earlier run {_DONE.get(kind, 'finished')} on {when(earlier[-1]['started_at'])}."
+    last = when(earlier[-1]["started_at"])
+    if len(earlier) == 1:
+        return f"{_now(one, kind)} An earlier run {_DONE.get(kind, 'finished')} on {last}."
+    return f"{_now(one, kind)} {len(earlier)} earlier runs ended well, the last on {last}."
 
 
 def _now(one: Json, kind: str) -> str:
@@ -76,7 +79,7 @@ def _now(one: Json, kind: str) -> str:
     if one["state"] == "done":
         last = history[-1] if history else {}
         took = f" in {last['duration_ms']:.1f} ms" if last.get("duration_ms") is not None else ""
-        again = f", rerun {one['run'] - 1}" if one["run"] > 1 else ""
+        again = f" of run {one['run']}" if one["run"] > 1 else ""
         how = _DONE.get(kind, "finished")
         return f"{name} {how} on {when(one['processed_at'])}, on attempt {attempt}{again}{took}{_failed(history)}."
     why = f": {brief(one['error'])}" if one["error"] else ""
