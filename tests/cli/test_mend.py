@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -16,6 +17,7 @@ import anyio
 import pytest
 
 from cli.conftest import COMMAND, Run, parsed
+from oncebox.cli import client, desk
 from oncebox.cli.dead import group_by_error, list_dead
 from oncebox.cli.tail import PAGE, Follower, told
 from oncebox.cli.targets import why
@@ -24,6 +26,7 @@ from oncebox.operate.rerunning import MOST_SEQS
 from oncebox.store.sqlite import open_store
 from operate.conftest import NOW, SECOND, arrival, ended
 
+LATER = "what was asked may still happen: look before you ask again"
 ROOT = Path(__file__).parents[2]
 HANDLERS = """
 from oncebox import Dead, on
@@ -194,6 +197,19 @@ def test_a_rerun_that_has_ended_says_how_many_it_left_alone(history: Path, run: 
     told = run("rerun", "4", "--to", "later", "--rate", "1000", "--wait").stdout
     assert told.startswith("rerun 2 done: 0 done, 0 dead of ")
     assert told.endswith("; 1 skipped\n")
+
+
+def test_an_order_that_is_not_answered_in_time_may_have_been_taken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "TIMEOUT", 0.2)
+    monkeypatch.setattr(desk, "PATIENCE", 0.8)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        many = run("rerun", "--all", "--url", url, "--token", "t", code=3).stderr
+        assert many == f"oncebox: {url} has not answered in 0.8 s; {LATER}\n"
+        one = run("rerun", "1", "--url", url, "--token", "t", code=3).stderr
+        assert one == f"oncebox: {url} has not answered in 0.2 s; {LATER}\n"
+        asked = run("reruns", "--url", url, "--token", "t", code=3).stderr
+        assert asked == f"oncebox: {url} has not answered in 0.2 s\n"
 
 
 def test_a_server_that_nobody_runs_cannot_be_followed(history: Path, run: Run) -> None:

@@ -15,6 +15,7 @@ from oncebox.cli.show import clean
 from oncebox.errors import Misused, NotReachable, OnceboxError
 
 TIMEOUT = 30.0
+PATIENCE = 600.0
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -38,15 +39,31 @@ class Client:
         self._host, self._port, self._base = str(parts.hostname), parts.port, parts.path.rstrip("/")
         self._token = token
 
-    def request(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = {}) -> Answer:
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = {},
+        timeout: float | None = None,
+    ) -> Answer:
         """One request. Raises NotReachable when nobody answers."""
+        within = TIMEOUT if timeout is None else timeout
         connection = self._connect()
         try:
             connection.request(method, f"{self._base}{path}", body=body, headers=dict(headers))
+            connection.sock.settimeout(within)
             response = connection.getresponse()
             return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
         except (ValueError, http.client.InvalidURL) as error:
             raise Misused(f"this cannot be sent to {self.url}: {clean(str(error))}") from None
+        except TimeoutError as error:
+            later = (
+                ""
+                if method == "GET" or connection.sock is None
+                else "; what was asked may still happen: look before you ask again"
+            )
+            raise NotReachable(f"{self.url} has not answered in {within:g} s{later}") from error
         except (OSError, http.client.HTTPException) as error:
             raise NotReachable(
                 f"no server answers at {self.url} ({_why(error)}); start one with `oncebox serve`, or name it by --url"
@@ -76,17 +93,17 @@ class Client:
             raise self._problem(answer)
         return answer
 
-    def post(self, path: str, value: object) -> dict[str, Any]:
+    def post(self, path: str, value: object, timeout: float | None = None) -> dict[str, Any]:
         """The JSON answer to a change. Raises OnceboxError with what the server says is wrong."""
-        return self._change("POST", path, json.dumps(value).encode())
+        return self._change("POST", path, json.dumps(value).encode(), timeout)
 
     def delete(self, path: str) -> dict[str, Any]:
         """The JSON answer to an end that is put to something. Raises OnceboxError as `post` does."""
         return self._change("DELETE", path, None)
 
-    def _change(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+    def _change(self, method: str, path: str, body: bytes | None, timeout: float | None = None) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        answer = self.request(method, path, body, {"Content-Type": "application/json", **headers})
+        answer = self.request(method, path, body, {"Content-Type": "application/json", **headers}, timeout)
         if answer.status >= 400:
             raise self._problem(answer)
         return self._object(path, answer)
@@ -109,6 +126,4 @@ class Client:
 def _why(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
     return str(error) or type(error).__name__

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 import anyio
 
-from oncebox.cli.client import Client
+from oncebox.cli.client import PATIENCE, Client
 from oncebox.cli.inbox import client_for, load_config
 from oncebox.cli.options import Asked
 from oncebox.clock import wall_clock
@@ -56,7 +56,7 @@ class ServerDesk:
         return self._client.post(f"/api/events/{seq}/rerun", order)
 
     def rerun_many(self, order: Json) -> Json:
-        return self._client.post("/api/reruns", order)
+        return self._client.post("/api/reruns", order, timeout=PATIENCE)  # it counts first, which may be millions
 
     def reruns(self, given: Mapping[str, str]) -> Json:
         return self._client.get(f"/api/reruns?{urlencode(given)}" if given else "/api/reruns")
