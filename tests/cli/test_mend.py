@@ -244,6 +244,7 @@ class Fake:
 
     def __init__(self) -> None:
         self.events: dict[int, Any] = {}
+        self.lately: list[int] = []
         self.asked = 0
 
     def put(self, seq: int, state: str = "pending", error: str | None = None) -> None:
@@ -262,12 +263,16 @@ class Fake:
         self.asked += 1
         return self.events.get(seq)
 
+    def changed(self) -> Any:
+        self.asked += 1
+        return [self.events[seq] for seq in self.lately]
+
 
 def test_each_event_and_each_outcome_is_shown_once_whatever_comes_late() -> None:
     fake = Fake()
     for seq in range(1, 301):
         fake.put(seq, "done")
-    follower = Follower(fake.page, fake.one)
+    follower = Follower(fake.page, fake.one, fake.changed)
     assert [one["event"]["seq"] for one in follower.begin({}, 2)] == [299, 300]
     fake.put(303)
     assert [one["event"]["seq"] for one in follower.round({})] == [303]
@@ -283,9 +288,31 @@ def test_each_event_and_each_outcome_is_shown_once_whatever_comes_late() -> None
     assert told(change) == ["              302  s e302  t dead: why"]
 
 
+def test_outcomes_of_old_events_are_shown_as_they_come() -> None:
+    fake = Fake()
+    for seq in range(1, 301):
+        fake.put(seq, "done")
+    fake.lately = [7]
+    follower = Follower(fake.page, fake.one, fake.changed)
+    assert [one["event"]["seq"] for one in follower.begin({}, 1)] == [300]
+    assert list(follower.round({})) == []
+    fake.put(8, "pending")
+    fake.lately = [8, 7]
+    assert list(follower.round({"source": "s"})) == []
+    fake.put(8, "dead", "why")
+    fake.put(9, "done")
+    fake.lately = [9, 8, 7]
+    changes = list(follower.round({"source": "s"}))
+    assert [(one["change"], one["event"]["seq"]) for one in changes] == [("outcome", 8), ("outcome", 9)]
+    assert list(follower.round({"source": "s"})) == []
+    fake.put(10, "done")
+    fake.lately = [10]
+    assert list(follower.round({"source": "other"})) == []
+
+
 def test_a_round_asks_a_bounded_number_of_times() -> None:
     fake = Fake()
-    follower = Follower(fake.page, fake.one)
+    follower = Follower(fake.page, fake.one, fake.changed)
     fake.put(1)
     list(follower.begin({}, 0))
     for seq in range(2, 5000):

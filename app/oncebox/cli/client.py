@@ -65,9 +65,7 @@ class Client:
             )
             raise NotReachable(f"{self.url} has not answered in {within:g} s{later}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise NotReachable(
-                f"no server answers at {self.url} ({_why(error)}); start one with `oncebox serve`, or name it by --url"
-            ) from error
+            raise self._silent(error) from error
         finally:
             connection.close()
 
@@ -93,6 +91,24 @@ class Client:
             raise self._problem(answer)
         return answer
 
+    def glance(self, path: str) -> dict[str, Any]:
+        """What a stream of server-sent events says first. Raises OnceboxError as `get` does."""
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        connection = self._connect()
+        try:
+            connection.request("GET", f"{self._base}{path}", headers=headers)
+            response = connection.getresponse()
+            lines = iter(response.readline, b"") if response.status < 400 else ()
+            data = next((line[6:] for line in lines if line.startswith(b"data: ")), b"")
+            answer = Answer(response.status, {}, data or response.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise self._silent(error) from error
+        finally:
+            connection.close()
+        if answer.status >= 400:
+            raise self._problem(answer)
+        return self._object(path, answer)
+
     def post(self, path: str, value: object, timeout: float | None = None) -> dict[str, Any]:
         """The JSON answer to a change. Raises OnceboxError with what the server says is wrong."""
         return self._change("POST", path, json.dumps(value).encode(), timeout)
@@ -107,6 +123,11 @@ class Client:
         if answer.status >= 400:
             raise self._problem(answer)
         return self._object(path, answer)
+
+    def _silent(self, error: Exception) -> NotReachable:
+        return NotReachable(
+            f"no server answers at {self.url} ({_why(error)}); start one with `oncebox serve`, or name it by --url"
+        )
 
     def _problem(self, answer: Answer) -> OnceboxError:
         try:

@@ -8,7 +8,8 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
@@ -24,26 +25,31 @@ LOOKS = 5
 Json = dict[str, Any]
 Events = Callable[[dict[str, str | None]], Json]
 Find = Callable[[int], Json | None]
+Changed = Callable[[], list[Json]]
 
 
 class Follower:
     """What has been shown. New events are asked for in pages that overlap, since numbers may arrive late; events that
-    have not ended are looked at again, a few in each round."""
+    have not ended are looked at again, a few in each round, and so is what changed lately, however old it is."""
 
-    def __init__(self, events: Events, event: Find) -> None:
-        self.look_at(events, event)
+    def __init__(self, events: Events, event: Find, changed: Changed) -> None:
+        self.look_at(events, event, changed)
         self._shown: dict[int, list[Json]] = {}
         self._open: dict[int, None] = {}
 
-    def look_at(self, events: Events, event: Find) -> None:
+    def look_at(self, events: Events, event: Find, changed: Changed) -> None:
         """From now on at this server."""
         self._events = events
         self._event = event
+        self._changed = changed
 
     def begin(self, given: dict[str, str | None], count: int) -> Iterator[Json]:
         """The last few; all older ones count as shown."""
+        for event in self._changed():
+            self._note(event)
         found = self._events({**given, "limit": str(PAGE)})["events"]
         for event in reversed(found):
+            self._shown.pop(event["seq"], None)
             change = self._note(event)
             if change is not None and event in found[:count]:
                 yield change
@@ -59,7 +65,11 @@ class Follower:
             event = self._event(seq) if all(one["seq"] != seq for one in found) else None
             if event is not None:
                 found.append(event)
-        for event in sorted(found, key=lambda one: int(one["seq"])):
+        numbers = {event["seq"] for event in found}
+        old = [one for one in self._changed() if one["seq"] not in numbers and _fits(one, given)]
+        for event in old:
+            self._shown.setdefault(event["seq"], [])
+        for event in sorted([*found, *old], key=lambda one: int(one["seq"])):
             change = self._note(event)
             if change is not None:
                 yield change
@@ -92,7 +102,14 @@ class Follower:
 
 def _outcomes(deliveries: list[Json]) -> list[tuple[object, ...]]:
     """What is worth a line: not that an attempt has begun."""
-    return [(one["target"], one["run"], one["state"] in ("done", "dead"), one["error"]) for one in deliveries]
+    told = [(one["target"], one["run"], one["state"] in ("done", "dead"), one["error"]) for one in deliveries]
+    return [one for one in told if one[2] or one[3]]
+
+
+def _fits(event: Json, given: Mapping[str, str | None]) -> bool:
+    """Whether it is of the source and type that are asked for."""
+    source, kind = given.get("source"), given.get("type")
+    return source in (None, event["source"]) and (kind is None or fnmatchcase(event["type"] or "", kind))
 
 
 @click.command()
@@ -108,8 +125,7 @@ def tail(asked: Asked, source: str | None, type_: str | None, count: int, every:
     """
     from oncebox.errors import NotReachable
 
-    events, event = _reach(asked)
-    follower = Follower(events, event)
+    follower = Follower(*_reach(asked))
     given = {"source": source, "type": type_}
     away = False
     try:
@@ -142,8 +158,8 @@ def _rest(seconds: float) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def _reach(asked: Asked) -> tuple[Events, Find]:
-    """How the server that is meant lists events, and tells of one."""
+def _reach(asked: Asked) -> tuple[Events, Find, Changed]:
+    """How the server that is meant lists events, tells of one, and which changed lately."""
     from oncebox.cli.inbox import Server, client_for
     from oncebox.errors import NotReachable, OnceboxError
 
@@ -160,7 +176,16 @@ def _reach(asked: Asked) -> tuple[Events, Find]:
         except OnceboxError:
             return None
 
-    return server.events, event
+    def changed() -> list[Json]:
+        try:
+            events: list[Json] = client.glance("/api/stream")["events"]
+        except NotReachable:
+            raise
+        except OnceboxError:
+            return []  # very many listen
+        return events
+
+    return server.events, event, changed
 
 
 def _print(changes: Iterator[Json], *, as_json: bool) -> None:
