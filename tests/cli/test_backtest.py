@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,8 +18,9 @@ import anyio
 import pytest
 
 from cli.conftest import Run, outside, parsed
-from oncebox.cli.backtest import backtest, interrupted_by
+from oncebox.cli.backtest import PREFIX, SCRATCH, backtest, interrupted_by
 from oncebox.model import Planned
+from oncebox.store.lock import Lock
 from oncebox.store.sqlite import open_store
 from operate.conftest import NOW, SECOND, arrival, ended
 
@@ -117,6 +119,28 @@ def test_nothing_of_it_leaves_the_scratch_file_and_that_is_deleted(history: Path
     assert content(history) == before
     assert not (history / "touched").exists()
     assert list((history / "tmp").iterdir()) == []
+
+
+def test_what_one_that_was_killed_left_behind_is_removed_and_what_one_holds_is_not(
+    history: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    long_ago = time.time() - 3600
+    for name, held in (("killed", False), ("running", True), ("young", False), ("foreign", None)):
+        folder = tmp_path / f"{PREFIX}{name}"
+        folder.mkdir()
+        (folder / SCRATCH).write_bytes(b"copies of events")
+        if held is not None:
+            lock = Lock(folder / SCRATCH)
+            lock.acquire()
+            if not held:
+                lock.release()
+        if name != "young":
+            os.utime(folder, (long_ago, long_ago))
+    run("backtest", "--to", "order")
+    assert sorted(path.name for path in tmp_path.glob(f"{PREFIX}*")) == [
+        f"{PREFIX}{name}" for name in ("foreign", "running", "young")
+    ]
 
 
 def test_reference_tables_are_copied_only_when_they_are_named(history: Path, run: Run) -> None:

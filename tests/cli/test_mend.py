@@ -120,6 +120,7 @@ def test_a_rerun_is_counted_written_down_and_cancelled_without_a_server(history:
 
 def test_an_order_that_means_nothing_is_a_sentence(history: Path, run: Run) -> None:
     assert "or --all for all history" in run("rerun", "--rate", "5", code=2).stderr
+    assert "'nan' is not a number" in run("rerun", "--all", "--rate", "nan", code=2).stderr
     assert "there is no event 99" in run("rerun", "99", code=1).stderr
     assert 'did you mean "ship"?' in run("rerun", "1", "--to", "shipp", code=2).stderr
     assert "POINTER=JSON" in run("rerun", "--where", "x", code=2).stderr

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,6 +19,11 @@ import click
 
 from oncebox.cli.options import choosing, config_option, json_option
 from oncebox.cli.rerun import condition
+
+PREFIX = "oncebox-backtest-"
+SCRATCH = "scratch.db"
+# A folder is younger than this until its file is surely held, in seconds.
+LEFT_OVER = 60.0
 
 Json = dict[str, Any]
 
@@ -90,7 +97,7 @@ def _run(path: Path | None, tables: list[str], given: Json, *, shown: bool) -> t
         instance, next_seq = read(facts)
         between = read(lambda db: bounds(db, choice))
         async with open_scratch(
-            folder / "scratch.db",
+            folder / SCRATCH,
             router=route_by(routes),
             internal=internal(config, routes),
             names=names,
@@ -100,9 +107,24 @@ def _run(path: Path | None, tables: list[str], given: Json, *, shown: bool) -> t
             with _progress(between, shown=shown) as told:
                 return await run(scratch, handlers, read, choice, between, tables=tables, names=names, told=told)
 
-    with open_beside(config.store.path) as read, tempfile.TemporaryDirectory(prefix="oncebox-backtest-") as folder:
+    _remove_left_over()
+    with open_beside(config.store.path) as read, tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         found = anyio.run(held, read, Path(folder))
     return found, sorted({*handlers.names, *config.targets} - set(able))
+
+
+def _remove_left_over() -> None:
+    """What was killed has left its copies of events behind. One that runs holds its file."""
+    from oncebox.store.lock import read_lock
+
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            at = folder.stat()
+            if at.st_uid != os.getuid() or time.time() - at.st_mtime < LEFT_OVER:
+                continue
+            lock = read_lock(folder / SCRATCH)
+            if lock is not None and not lock.held:
+                shutil.rmtree(folder)
 
 
 def _names(wanted: tuple[str, ...], able: list[str], every: list[str]) -> list[str]:

@@ -19,6 +19,16 @@ config_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+class Number(click.FloatRange):
+    """A number within bounds; `nan` is within none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found: float = super().convert(value, param, ctx)
+        if found != found:
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
+
+
 class Asked:
     """Which inbox is meant, and how its answer is shown."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from oncebox.cli.options import Asked, asking, choosing
+from oncebox.cli.options import Asked, Number, asking, choosing
 from oncebox.cli.refused import Listing
 
 LOOK_EVERY = 0.3
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 @click.option("--to", multiple=True, metavar="TARGET", help="Only to this target, also where it is a new one.")
 @choosing
 @click.option("--all", "all_", is_flag=True, help="Really all history, without any filter.")
-@click.option("--rate", type=click.FloatRange(0, 100_000, min_open=True), help="At most so many deliveries a second.")
+@click.option("--rate", type=Number(0, 100_000, min_open=True), help="At most so many deliveries a second.")
 @click.option("--again", is_flag=True, help="Under new names: see above.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @click.option("--wait/--no-wait", default=None, help="Show the progress until it has ended; the default on a terminal.")

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from oncebox.cli.options import Asked, asking
+from oncebox.cli.options import Asked, Number, asking
 
 PAGE = 100
 PAGES = 10
@@ -116,7 +116,7 @@ def _fits(event: Json, given: Mapping[str, str | None]) -> bool:
 @click.option("--source", help="Exactly this source.")
 @click.option("--type", "type_", help='A type, or a glob such as "invoice.*".')
 @click.option("-n", "count", type=click.IntRange(0, PAGE), default=10, show_default=True, help="Begin with the last N.")
-@click.option("--every", type=click.FloatRange(0.2, 60), default=0.5, show_default=True, help="Seconds between looks.")
+@click.option("--every", type=Number(0.2, 60), default=0.5, show_default=True, help="Seconds between looks.")
 @asking
 def tail(asked: Asked, source: str | None, type_: str | None, count: int, every: float) -> None:
     """Follow events and their outcomes as they come, until Ctrl-C, through restarts of the server.
