@@ -200,7 +200,7 @@ def test_a_story_tells_of_an_earlier_run_that_went_well_and_of_an_error_in_one_l
             ]},
         ],
     }  # fmt: skip
-    assert tell(event, {"shop": "transactional"})[2] == (
+    assert tell(event, {"shop": {"kind": "transactional"}})[2] == (
         "shop is dead after 1 attempt: ValueError: two: lines. It stays until somebody has it run again. "
         "An earlier run committed with its effect on 2026-12-02 01:02:03 UTC."
     )
@@ -225,7 +225,7 @@ def test_a_story_says_how_often_a_target_got_what_went_well_more_than_once(run_:
              "history": [{**well, "run": run} for run in range(1, run_ + 1)]},
         ],
     }  # fmt: skip
-    assert tell(event, {"shop": "url"})[2] == (
+    assert tell(event, {"shop": {"kind": "url"}})[2] == (
         f"shop was answered well on 2026-12-02 01:02:03 UTC, on attempt 1 of run {run_} in 1.0 ms. {told}"
     )
 

@@ -19,8 +19,8 @@ import pytest
 from cli.conftest import COMMAND, Run, parsed
 from oncebox.cli import client, desk
 from oncebox.cli.dead import group_by_error, list_dead
+from oncebox.cli.standing import reason
 from oncebox.cli.tail import PAGE, Follower, told
-from oncebox.cli.targets import why
 from oncebox.model import Planned
 from oncebox.operate.rerunning import MOST_SEQS
 from oncebox.store.sqlite import open_store
@@ -139,6 +139,24 @@ def test_targets_are_listed_paused_and_resumed_without_a_server(history: Path, r
     assert "there is no target" in run("targets", "pause", "nobody", code=1).stderr
 
 
+def test_who_asks_for_what_waits_hears_that_its_target_takes_nothing(history: Path, run: Run) -> None:
+    anyio.run(write_one, history / "inbox.db")
+
+    def last_sentence() -> str:
+        return run("lookup", "demo", "waits").stdout.splitlines()[-1]
+
+    assert last_sentence().startswith("ship waits for its first attempt, due since")
+    assert " is " not in last_sentence()
+    run("targets", "pause", "ship", "--why", "moving")
+    assert last_sentence().endswith(". ship is paused: moving.")
+    run("targets", "resume", "ship")
+    config = history / "litestar.toml"
+    config.write_text(config.read_text().replace('["ship_handlers"]', "[]"))
+    assert ". ship is blocked: nobody is this target (any more); its deliveries wait for it" in last_sentence()
+    config.write_text(config.read_text().replace("[]", '["not_there"]', 1))
+    assert " is " not in last_sentence()
+
+
 def test_what_waits_is_settled_and_all_pauses_are_undone_without_a_server(history: Path, run: Run) -> None:
     assert run("rerun", "4", "--to", "later").exit_code == 0
     assert "name targets, or say --all" in run("targets", "settle", "--before", "0s", "--as", "done", code=2).stderr
@@ -165,12 +183,12 @@ def test_what_is_told_of_a_target_that_is_down() -> None:
     fine = {"state": "ready", "paused": None, "stuck": False, "down": None, "last_failure": None}
     since, failure = "2026-12-02T01:02:03.000004Z", {"at": "x", "outcome": "unreachable", "error": "refused"}
     down = {"since": since, "next_probe_at": "2026-12-02T01:04:03.000004Z"}
-    assert why(fine) is None
-    assert why({**fine, "last_failure": failure}) is None
+    assert reason(fine) is None
+    assert reason({**fine, "last_failure": failure}) is None
     told = "down since 2026-12-02 01:02:03, next probe 01:04:03; refused"
-    assert why({**fine, "state": "down", "down": down, "last_failure": failure}) == told
+    assert reason({**fine, "state": "down", "down": down, "last_failure": failure}) == told
     paused = {**fine, "state": "paused", "paused": "moving", "down": {**down, "next_probe_at": None}}
-    assert why(paused) == "moving; down since 2026-12-02 01:02:03, a probe is under way"
+    assert reason(paused) == "moving; down since 2026-12-02 01:02:03, a probe is under way"
 
 
 def test_sources_are_listed(history: Path, run: Run) -> None:

@@ -15,12 +15,14 @@ from oncebox.cli.client import Client
 from oncebox.cli.options import Asked
 from oncebox.clock import wall_clock
 from oncebox.config import Config, load, salvage
-from oncebox.drain.load import load_handlers
+from oncebox.drain.load import Handlers, load_handlers
 from oncebox.errors import ConfigError, NotReachable, OnceboxError
 from oncebox.operate import look
+from oncebox.operate.targets import Known, targets
 from oncebox.operate.token import read_token
 from oncebox.store.lock import LockInfo, read_lock
 from oncebox.store.offline import open_offline
+from oncebox.wiring import known_targets
 
 Json = dict[str, Any]
 Given = Mapping[str, str | None]
@@ -36,7 +38,7 @@ class Inbox(Protocol):
     def stats(self) -> Json: ...
     def refused(self, given: Given) -> Json: ...
     def refused_request(self, n: int) -> Json: ...
-    def kinds(self) -> dict[str, str]: ...
+    def targets(self) -> dict[str, Json]: ...
 
 
 class Server:
@@ -66,8 +68,8 @@ class Server:
     def refused_request(self, n: int) -> Json:
         return self._client.get(f"/api/refused/{n}")
 
-    def kinds(self) -> dict[str, str]:
-        return {one["name"]: one["kind"] for one in self._client.get("/api/targets")["targets"] if one["kind"]}
+    def targets(self) -> dict[str, Json]:
+        return by_name(self._client.get("/api/targets"))
 
 
 class File:
@@ -98,18 +100,27 @@ class File:
     def refused_request(self, n: int) -> Json:
         return self._ask(look.refused_request(n))
 
-    def kinds(self) -> dict[str, str]:
+    def targets(self) -> dict[str, Json]:
         try:
-            found = load_handlers(self._config.handlers, self._config.folder).handlers
+            handlers = load_handlers(self._config.handlers, self._config.folder)
         except OnceboxError:
-            found = ()
-        configured = {name: "url" if target.url else "command" for name, target in self._config.targets.items()}
-        return configured | {one.name: one.kind for one in found}
+            # Whoever is not known may be one of the handlers.
+            known = known_targets(self._config, Handlers())
+            return {name: one for name, one in self._targets(known).items() if one["kind"]}
+        return self._targets(known_targets(self._config, handlers))
+
+    def _targets(self, known: list[Known]) -> dict[str, Json]:
+        return by_name(self._ask(targets(known, {})))
 
     def _ask(self, query: Callable[[Any], Any]) -> Json:
         found = self._read(query)
         assert isinstance(found, dict)
         return found
+
+
+def by_name(found: Json) -> dict[str, Json]:
+    """Targets as they are listed, each under its name."""
+    return {one["name"]: one for one in found["targets"]}
 
 
 def _named(given: Given) -> dict[str, str]:

@@ -165,10 +165,10 @@ def lookup(asked: Asked, source: str, id: str) -> None:
         if asked.as_json:
             print_json(event)
             return
-        kinds, turned_away = inbox.kinds(), inbox.refused({"source": source, "limit": str(PAGE)})["refused"]
+        targets, turned_away = inbox.targets(), inbox.refused({"source": source, "limit": str(PAGE)})["refused"]
     from oncebox.cli.story import tell
 
-    for sentence in tell(event, kinds, turned_away):
+    for sentence in tell(event, targets, turned_away):
         click.echo(sentence)
 
 

@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oncebox.cli.show import brief, clean, size, when
+from oncebox.cli.standing import reason
 
 Json = dict[str, Any]
 
 
-def tell(event: Json, kinds: Mapping[str, str] = {}, refused: Sequence[Json] = ()) -> list[str]:
-    """From the first receipt to the last attempt, one sentence each. `kinds` are those of the targets, `refused` the
-    requests of its source that were turned away, newest first."""
+def tell(event: Json, targets: Mapping[str, Json] = {}, refused: Sequence[Json] = ()) -> list[str]:
+    """From the first receipt to the last attempt, one sentence each. `targets` are as they are listed, by name,
+    `refused` the requests of its source that were turned away, newest first."""
     return [
         _accepted(event),
         _replays(event),
         *_conflicts(event, refused),
-        *[_delivery(one, kinds.get(one["target"], "")) for one in event["deliveries"]],
+        *[_delivery(one, targets.get(one["target"])) for one in event["deliveries"]],
         *_unrouted(event),
         *_body(event),
     ]
@@ -63,7 +64,21 @@ def _conflicts(event: Json, refused: Sequence[Json]) -> list[str]:
 _DONE = {"transactional": "committed with its effect", "url": "was answered well", "command": "ended with exit code 0"}
 
 
-def _delivery(one: Json, kind: str) -> str:
+def _delivery(one: Json, target: Json | None) -> str:
+    kind = (target or {}).get("kind") or ""
+    waits = f" {_held(target)}" if target is not None and one["state"] in ("pending", "parked") else ""
+    return f"{_runs(one, kind)}{waits}".rstrip()
+
+
+def _held(target: Json) -> str:
+    """What else it waits for."""
+    if target["state"] == "ready":
+        return ""
+    why = reason(target)
+    return f"{target['name']} is {target['state']}" + (f": {brief(why)}." if why else ".")
+
+
+def _runs(one: Json, kind: str) -> str:
     earlier = [tried for tried in one.get("history", []) if tried["outcome"] == "ok" and tried["run"] < one["run"]]
     if not earlier:
         return _now(one, kind)

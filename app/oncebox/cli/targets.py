@@ -8,6 +8,7 @@ import click
 
 from oncebox.cli.options import Asked, asking
 from oncebox.cli.refused import Listing
+from oncebox.cli.standing import reason
 
 
 @click.group(cls=Listing)
@@ -34,29 +35,11 @@ def listed(asked: Asked) -> None:
             one["state"],
             *(one[name] for name in counts),
             stamp(one["oldest_due_at"]),
-            why(one),
+            reason(one),
         )
         for one in found["targets"]
     ]
     print_table(("target", "kind", "state", *counts, "oldest due (utc)", "why"), rows)
-
-
-def why(one: dict[str, Any]) -> str | None:
-    """What a person should know about its state."""
-    from oncebox.cli.show import stamp
-
-    if one["state"] == "blocked":
-        return "nobody is this target (any more); its deliveries wait for it to come back"
-    reasons: list[str] = [one["paused"]] if one["paused"] else []
-    if one["stuck"]:
-        reasons.append("none of its attempts returns")
-    if one["down"] is not None:
-        probe = one["down"]["next_probe_at"]
-        then = "a probe is under way" if probe is None else f"next probe {stamp(probe)[11:]}"
-        reasons.append(f"down since {stamp(one['down']['since'])}, {then}")
-    if one["last_failure"] is not None and one["state"] != "ready":
-        reasons.append(one["last_failure"]["error"] or one["last_failure"]["outcome"])
-    return "; ".join(reasons) or None
 
 
 @targets.command()
