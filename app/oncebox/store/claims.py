@@ -34,7 +34,7 @@ START = (
     "where target = ? and seq in"
 )
 GIVE_BACK = own(
-    "update deliveries set state = 'pending', attempts = attempts - 1, boot = null, alone = 0 "
+    "update deliveries set state = 'pending', attempts = attempts - 1, boot = null, alone = 0, due = min(due, ?) "
     "where seq = ? and target = ? and run = ? and attempts = ? and state = 'running'"
 )
 PUT_OFF = own(
@@ -226,9 +226,10 @@ def hasten(db: sqlite3.Connection, target: str, seqs: Sequence[int], now: int) -
 
 
 def give_back(db: sqlite3.Connection, taken: Iterable[Claimed], now: int, books: Books) -> None:
-    """Claimed and not started: pending again, and the attempt does not count."""
+    """Claimed and not started: pending again, and the attempt does not count. It was due, and is so also by a clock that
+    was set back meanwhile."""
     for one in taken:
-        done = db.execute(GIVE_BACK, (one.event.seq, one.target, one.run, one.attempt))
+        done = db.execute(GIVE_BACK, (now, one.event.seq, one.target, one.run, one.attempt))
         if done.rowcount:
             books.entries.moved(one.event.source, "running", "pending", now)
 
