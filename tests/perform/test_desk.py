@@ -194,6 +194,7 @@ READERS = {
     [
         ("json", b'{"lines": [{"sku": '),
         ("json", b'{"lines": "\xff"}'),
+        ("json", b"[" + b"7" * 5000 + b"]"),
         ("text", b'{"lines": "\xff"}'),
         ("decode", b'{"lines": [{"sku": '),
         ("decode", b'{"lines": "\xff"}'),
@@ -217,7 +218,8 @@ async def test_a_body_that_the_operation_cannot_read_is_the_senders_fault(
 
 
 @pytest.mark.parametrize(
-    ("body", "content_type"), [(b"", "application/json"), (b"[NaN]", "application/json"), (b"\x00", None)]
+    ("body", "content_type"),
+    [(b"", "application/json"), (b"[NaN]", "application/json"), (b"7" * 4300, "application/json"), (b"\x00", None)],
 )
 async def test_what_acts_outside_gets_any_body_that_could_be_read(
     open_box: OpenBox, body: bytes, content_type: str | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sysconfig
 import traceback
 from pathlib import Path
@@ -21,6 +22,8 @@ from oncebox.store import DONE, FAILED, FREED, UNKNOWN
 OURS = Path(__file__).parent.parent
 LIBRARIES = frozenset(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 READING = frozenset(method.__code__ for method in (Request.text, Request.json, Request.decode))
+# Python reads such an integer as it is set to, perhaps not at all; only at a run's beginning, for the time's sake.
+LONG = re.compile(r"(?<![0-9])[0-9]{640}")
 ERROR_BYTES = 4096
 ROLLED_BACK = "the operation failed and nothing of it was kept; the same request may be sent again"
 AGAIN = "the operation failed; the same request may be sent again"
@@ -74,11 +77,15 @@ def _refuse_unreadable(request: Request) -> None:
 
 
 def _read(request: Request) -> None:
-    """Quickly, unless it is JSON of the kind that only Python takes, such as NaN."""
+    """Quickly, unless it is JSON of the kind that only Python takes, such as NaN, or that it may refuse."""
+    text = request.text()
     try:
-        msgspec.json.decode(request.text(), type=msgspec.Raw)
+        msgspec.json.decode(text, type=msgspec.Raw)
     except msgspec.DecodeError:
         request.json()
+    else:
+        if LONG.search(text):
+            request.json()
 
 
 def returned(operation: Operation[..., object], reply: object) -> Outcome:
