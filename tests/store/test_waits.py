@@ -49,7 +49,9 @@ async def test_what_is_hurried_up_is_due_now_also_if_it_came_at_a_later_time(sto
     assert len(await store.claim("handler", 1, NOW - HOUR)) == 1
 
 
-async def test_what_is_given_back_is_due_at_once_also_by_a_clock_that_was_set_back_meanwhile(store: SQLiteStore) -> None:
+async def test_what_is_given_back_is_due_at_once_also_by_a_clock_that_was_set_back_meanwhile(
+    store: SQLiteStore,
+) -> None:
     await store.accept([arrival("evt_1", at=NOW)])
     taken = await store.claim("handler", 1, NOW)
     assert await store.change(lambda db, _: bring_forward(db, HOUR, NOW - HOUR)) == 0
