@@ -226,8 +226,8 @@ def hasten(db: sqlite3.Connection, target: str, seqs: Sequence[int], now: int) -
 
 
 def give_back(db: sqlite3.Connection, taken: Iterable[Claimed], now: int, books: Books) -> None:
-    """Claimed and not started: pending again, and the attempt does not count. It was due, and is so also by a clock that
-    was set back meanwhile."""
+    """Claimed and not started: pending again, and the attempt does not count. It was due, and is so also by a clock
+    that was set back meanwhile."""
     for one in taken:
         done = db.execute(GIVE_BACK, (now, one.event.seq, one.target, one.run, one.attempt))
         if done.rowcount:
