@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -159,40 +160,37 @@ def test_a_sender_that_repeats_a_dead_event_revives_it_unless_its_source_keeps_i
         clean_stop(server)
 
 
-def test_who_waits_for_a_rerun_waits_through_a_restart(tmp_path: Path) -> None:
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[Server]:
+    """A running server with a hundred events that are done."""
     server = Fresh(tmp_path / "a", handlers=HANDLERS)
     anyio.run(write_events, server.database, 100)
     try:
         server.start()
         server.until_quiet(10)
-        with waiting(server, "rerun", "--all", "--rate", "60", "--wait") as command:
-            until(lambda: bool(server.rows("select 1 from reruns where queued > 0")), 10)
-            server.stop()
-            assert command.stderr is not None
-            assert "rerun 1 goes on when it is back" in command.stderr.readline()
-            server.start()
-            assert command.communicate(timeout=20) == ("rerun 1 done: 100 done, 0 dead of 100\n", "")
-            assert command.returncode == 0
+        yield server
     finally:
         server.end()
 
 
-def test_who_stops_to_wait_for_a_rerun_is_told_its_number(tmp_path: Path) -> None:
-    server = Fresh(tmp_path / "a", handlers=HANDLERS)
-    anyio.run(write_events, server.database, 10)
-    try:
-        server.start()
-        server.until_quiet(10)
-        with waiting(server, "rerun", "--all", "--rate", "0.1", "--wait") as command:
-            until(lambda: bool(server.rows("select 1 from reruns where queued > 0")), 10)
-            time.sleep(0.5)
-            command.send_signal(signal.SIGINT)
-            assert command.communicate(timeout=10)[1].startswith(
-                "rerun 1 goes on; to end it: oncebox reruns cancel 1\n"
-            )
-            assert command.returncode == 130
-    finally:
-        server.end()
+def test_who_waits_for_a_rerun_waits_through_a_restart(filled: Server) -> None:
+    with waiting(filled, "rerun", "--all", "--rate", "60", "--wait") as command:
+        until(lambda: bool(filled.rows("select 1 from reruns where queued > 0")), 10)
+        filled.stop()
+        assert command.stderr is not None
+        assert "rerun 1 goes on when it is back" in command.stderr.readline()
+        filled.start()
+        assert command.communicate(timeout=20) == ("rerun 1 done: 100 done, 0 dead of 100\n", "")
+        assert command.returncode == 0
+
+
+def test_who_stops_to_wait_for_a_rerun_is_told_its_number(filled: Server) -> None:
+    with waiting(filled, "rerun", "--all", "--rate", "0.1", "--wait") as command:
+        until(lambda: bool(filled.rows("select 1 from reruns where queued > 0")), 10)
+        time.sleep(0.5)
+        command.send_signal(signal.SIGINT)
+        assert command.communicate(timeout=10)[1].startswith("rerun 1 goes on; to end it: oncebox reruns cancel 1\n")
+        assert command.returncode == 130
 
 
 def waiting(server: Fresh, *args: str) -> subprocess.Popen[str]:

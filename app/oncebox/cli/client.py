@@ -37,7 +37,7 @@ class Client:
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._secure = parts.scheme == "https"
         self._host, self._port, self._base = str(parts.hostname), parts.port, parts.path.rstrip("/")
-        self._token = token
+        self._asking = {"Authorization": f"Bearer {token}"} if token else {}
 
     def request(
         self,
@@ -85,18 +85,16 @@ class Client:
     def fetch(self, path: str, query: Mapping[str, str | None] = {}) -> Answer:
         """The answer to a question as it is. Raises OnceboxError with what the server says is wrong."""
         asked = urlencode({name: value for name, value in query.items() if value is not None})
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        answer = self.request("GET", f"{path}?{asked}" if asked else path, headers=headers)
+        answer = self.request("GET", f"{path}?{asked}" if asked else path, headers=self._asking)
         if answer.status >= 400:
             raise self._problem(answer)
         return answer
 
     def glance(self, path: str) -> dict[str, Any]:
         """What a stream of server-sent events says first. Raises OnceboxError as `get` does."""
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         connection = self._connect()
         try:
-            connection.request("GET", f"{self._base}{path}", headers=headers)
+            connection.request("GET", f"{self._base}{path}", headers=self._asking)
             response = connection.getresponse()
             lines = iter(response.readline, b"") if response.status < 400 else ()
             data = next((line[6:] for line in lines if line.startswith(b"data: ")), b"")
@@ -118,8 +116,7 @@ class Client:
         return self._change("DELETE", path, None)
 
     def _change(self, method: str, path: str, body: bytes | None, timeout: float | None = None) -> dict[str, Any]:
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        answer = self.request(method, path, body, {"Content-Type": "application/json", **headers}, timeout)
+        answer = self.request(method, path, body, {"Content-Type": "application/json", **self._asking}, timeout)
         if answer.status >= 400:
             raise self._problem(answer)
         return self._object(path, answer)
