@@ -161,7 +161,7 @@ def test_a_sender_that_repeats_a_dead_event_revives_it_unless_its_source_keeps_i
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> Iterator[Server]:
+def filled(tmp_path: Path) -> Iterator[Fresh]:
     """A running server with a hundred events that are done."""
     server = Fresh(tmp_path / "a", handlers=HANDLERS)
     anyio.run(write_events, server.database, 100)
@@ -173,7 +173,7 @@ def filled(tmp_path: Path) -> Iterator[Server]:
         server.end()
 
 
-def test_who_waits_for_a_rerun_waits_through_a_restart(filled: Server) -> None:
+def test_who_waits_for_a_rerun_waits_through_a_restart(filled: Fresh) -> None:
     with waiting(filled, "rerun", "--all", "--rate", "60", "--wait") as command:
         until(lambda: bool(filled.rows("select 1 from reruns where queued > 0")), 10)
         filled.stop()
@@ -184,7 +184,7 @@ def test_who_waits_for_a_rerun_waits_through_a_restart(filled: Server) -> None:
         assert command.returncode == 0
 
 
-def test_who_stops_to_wait_for_a_rerun_is_told_its_number(filled: Server) -> None:
+def test_who_stops_to_wait_for_a_rerun_is_told_its_number(filled: Fresh) -> None:
     with waiting(filled, "rerun", "--all", "--rate", "0.1", "--wait") as command:
         until(lambda: bool(filled.rows("select 1 from reruns where queued > 0")), 10)
         time.sleep(0.5)
